@@ -95,4 +95,4 @@ def test_port_0_for_several_workers_is_refused():
         text=True,
         timeout=60,
     )
-    assert "port 0 of 127.0.0.1 names no store" in ours.stdout
+    assert "port 0 of 127.0.0.1 cannot be shared" in ours.stdout

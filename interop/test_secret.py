@@ -81,7 +81,7 @@ def test_workers_that_can_prove_nothing_are_kept_out_if_the_job_says_so(tmp_path
     )
     finished = Running([RDZV, "run", *flags, script]).finish()
     assert finished.code == 1, finished.all
-    assert "a job token is needed here" in finished.stderr
+    assert "this store requires a job token" in finished.stderr
 
 
 def test_an_agent_of_torchrun_takes_part_only_where_everybody_may(folder, token):
@@ -104,4 +104,4 @@ def test_an_agent_of_torchrun_is_refused_in_a_job_with_a_token(tmp_path, token):
     assert guest.code != 0, guest.all
     store.process.terminate()
     finished = store.finish()
-    assert "a job token is needed here" in finished.stderr, finished.all
+    assert "this store requires a job token" in finished.stderr, finished.all

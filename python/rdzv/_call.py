@@ -51,7 +51,7 @@ class Call:
                 main = _main_of_this_process()
                 if main is None:
                     raise ValueError(
-                        f"{self.title} is of __main__, which is no file that a worker could run: pass start='pickle'"
+                        f"{self.title} is defined in __main__, which is not a file that a worker can run: pass start='pickle'"
                     )
         elif name is not None and name[0] != "__main__" and not args:
             pickled = None
@@ -156,7 +156,7 @@ def _main_of_this_process() -> tuple[str | None, str | None] | None:
     if _entry.main_is_loading:
         raise RuntimeError(
             "launch was called while the main file was loaded in a worker: put the call under"
-            ' `if __name__ == "__main__":`, or the function into a separate module'
+            ' `if __name__ == "__main__":`, or move the function to a separate module'
         )
     spec = getattr(module, "__spec__", None)
     if spec is not None:
@@ -218,8 +218,8 @@ class _FunctionPickler(pickle.Pickler):
             return _entry.module_by_name, (value.__name__,)
         if isinstance(value, type) and value.__module__ == "__main__":
             raise TypeError(
-                f"the class {value.__qualname__} of __main__ needs cloudpickle to be sent (pip install cloudpickle),"
-                " or a separate module"
+                f"the class {value.__qualname__} of __main__ needs cloudpickle to be sent: run pip install cloudpickle,"
+                " or move the class to a separate module"
             )
         return NotImplemented
 

@@ -45,7 +45,7 @@ class Std(IntFlag):
             return cls(int(vm))
         good = all(len(part) == 2 and part[0].isdigit() and part[1] in ("0", "1", "2", "3") for part in parts)
         if not good:
-            raise ValueError(f"{vm!r} names no streams: give a digit from 0 to 3, or RANK:DIGIT,...")
+            raise ValueError(f"{vm!r} is not a set of streams: pass a digit from 0 to 3, or RANK:DIGIT,...")
         return {int(rank): cls(int(streams)) for rank, streams in parts}
 
 
@@ -179,7 +179,7 @@ class LaunchConfig:
         if not 0 < min_nodes <= max_nodes:
             raise ValueError(f"min_nodes must be positive and at most max_nodes, not {min_nodes} and {max_nodes}")
         if nproc_per_node < 1:
-            raise ValueError(f"nproc_per_node is {nproc_per_node}: there must be a worker")
+            raise ValueError(f"nproc_per_node is {nproc_per_node}: there must be at least one worker")
         if shutdown_timeout is None:
             shutdown_timeout = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
         if shutdown_timeout < 0:

@@ -89,7 +89,7 @@ class Work:
             ...     group.barrier(async_=True).wait(timeout=10)
         """
         if not self._native.wait(timeout):
-            raise CollectiveTimeout(f"the operation has not ended within {timeout} s; it continues", cause="timeout")
+            raise CollectiveTimeout(f"the operation did not finish within {timeout} s; it continues", cause="timeout")
         return self._result()
 
     def done(self):

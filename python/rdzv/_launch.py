@@ -281,14 +281,14 @@ class _Launcher:
                 os.kill(pid, signal.SIGINT)
                 continue
             if stopped is not None:
-                raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were killed")
+                raise LaunchTimeout(f"the workers of launch did not exit within {stopped} s, so they were killed")
             stopped, timeout = timeout, 35.0
             os.kill(pid, signal.SIGTERM)
         status = self._collect()
         if interrupted is not None:
             raise interrupted
         if stopped is not None:
-            raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were stopped")
+            raise LaunchTimeout(f"the workers of launch did not exit within {stopped} s, so they were stopped")
         return status
 
     def close(self) -> None:
@@ -433,7 +433,7 @@ def _worker_command() -> list[str]:
 
 def _command(words: Sequence[str | os.PathLike[str]], args: tuple[object, ...]) -> list[str]:
     if not words or not all(isinstance(word, (str, os.PathLike)) for word in words):
-        raise TypeError(f"fn is {words!r}: a command is a list of texts, the program first")
+        raise TypeError(f"fn is {words!r}: a command is a list of strings that starts with the program")
     return [*(os.fspath(word) for word in words), *(str(argument) for argument in args)]
 
 
@@ -445,8 +445,8 @@ def _concluded(status: int | None, folder: str, report_path: str, title: str, ra
             report = json.load(file)
     except FileNotFoundError:
         if status == 2:
-            raise ValueError("rdzv run refused its settings; the sentence is on stderr") from None
-        raise Error(f"rdzv run ended with {status} and left no report") from None
+            raise ValueError("rdzv run refused its settings; the reason is on stderr") from None
+        raise Error(f"rdzv run exited with {status} and wrote no report") from None
     from rdzv._result import ProcessFailure, RunResult, WorkerState
 
     outcome = report["outcome"]
@@ -526,7 +526,7 @@ def _decoded(content: bytes) -> tuple[str, Any]:
 
 
 def _error_of(report: dict[str, Any]) -> Exception:
-    text = report["error"] or "rdzv run ended without a word"
+    text = report["error"] or "rdzv run exited without a message"
     name, _, words = text.partition(": ")
     if report["outcome"] == "error" and name.startswith("Rendezvous") and name.endswith("Error"):
         from rdzv import rendezvous
@@ -543,7 +543,7 @@ def _check_flags(flags: Mapping[str, object]) -> None:
         if name in FLAGS:
             continue
         if name == "report":
-            raise TypeError("launch() has no flag report: the report is in the result, as result.report")
+            raise TypeError("launch() has no flag report: use result.report")
         import difflib
 
         known = [*FLAGS, "nprocs", "nnodes", "max_restarts", "config", "start", "timeout", "args"]
@@ -573,7 +573,7 @@ def _text(name: str, value: object) -> str:
         return f"{value.total_seconds():g}"
     if isinstance(value, (str, int, float, os.PathLike)) and value is not True:
         return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-    raise TypeError(f"{name} is {value!r}: it must be a text, a number, a list or a dict")
+    raise TypeError(f"{name} is {value!r}: it must be a string, a number, a list or a dict")
 
 
 def _nprocs(value: int | str) -> int | str:
@@ -582,7 +582,7 @@ def _nprocs(value: int | str) -> int | str:
             raise ValueError(f"nprocs is {value!r}: it must be a number, 'auto', 'cpu', 'gpu' or 'xpu'")
         return value
     if _count("nprocs", value) == 0:
-        raise ValueError("nprocs is 0: there must be a worker")
+        raise ValueError("nprocs is 0: there must be at least one worker")
     return value
 
 

@@ -36,5 +36,5 @@ def find_rdzv_bin() -> str:
         if os.path.isfile(program) and os.access(program, os.X_OK):
             return program
     raise FileNotFoundError(
-        "the program rdzv is in none of these folders: " + ", ".join(folders) + "; install the package again"
+        "cannot find the program rdzv in any of these folders: " + ", ".join(folders) + "; install the package again"
     )

@@ -48,7 +48,7 @@ def run_workers(
     from rdzv._launch import _count, _seconds, run
 
     if _count("n", n) == 0:
-        raise ValueError("n is 0: there must be a process")
+        raise ValueError("n is 0: there must be at least one process")
     settings: "dict[str, object]" = {"nproc_per_node": n, "nnodes": 1, "max_restarts": 0, "scheduler": "none", "shutdown_timeout": 5}
     try:
         result = run(fn, args, settings, start=start, timeout=_seconds(timeout))

@@ -34,7 +34,7 @@ _pipe: "tuple[int, int] | None" = None
 def _variable(name: str) -> str:
     value = os.environ.get(name)
     if value is None:
-        raise RuntimeError(f"this process is no worker: {name} is not set; start it with rdzv run or rdzv.launch")
+        raise RuntimeError(f"this process is not a worker: {name} is not set; start it with rdzv run or rdzv.launch")
     return value
 
 
@@ -43,7 +43,7 @@ def _number(name: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise RuntimeError(f"{name} is {value!r}, which is no number") from None
+        raise RuntimeError(f"{name} is {value!r}, which is not a number") from None
 
 
 def is_worker() -> bool:

@@ -346,7 +346,7 @@ impl Agent {
     fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
         let Some(mut agent) = self.agent.lock().take() else {
             return Err(PyRuntimeError::new_err(
-                "an agent runs once: make a new one for the next run",
+                "an agent can run only once: create a new agent for the next run",
             ));
         };
         let role = self.role.clone();
@@ -374,9 +374,7 @@ impl Agent {
         match joined {
             Ok(Ok(result)) => Ok(ended(&result)),
             Ok(Err(error)) => Err(run_error(py, &error)),
-            Err(_) => Err(PyRuntimeError::new_err(
-                "the thread of the agent has panicked",
-            )),
+            Err(_) => Err(PyRuntimeError::new_err("the agent thread panicked")),
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) fn integer(name: &str, object: Object<'_>, least: i64, most: i64) -> 
             format!("{name} must be an int, not {}", type_name(object)),
         )),
         _ => Err(PyValueError::new_err(format!(
-            "{name} is {object}: give a number from {least} to {most}"
+            "{name} is {object}: specify a number from {least} to {most}"
         ))),
     }
 }
@@ -39,7 +39,7 @@ pub(crate) fn integer(name: &str, object: Object<'_>, least: i64, most: i64) -> 
 pub(crate) fn keys(name: &str, object: Object<'_>) -> PyResult<Vec<String>> {
     if object.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!(
-            "{name} must be a list of str, not one str: give [{}]",
+            "{name} must be a list of str, not a str: pass [{}]",
             object.repr()?
         )));
     }

@@ -35,7 +35,7 @@ pub(crate) fn credentials(
 fn identity(tls: Object<'_>) -> PyResult<Identity> {
     let files = tls.cast::<PyDict>().map_err(|_| {
         PyTypeError::new_err(format!(
-            "tls must be a dict of the files {}, not {}",
+            "tls must be a dict with the files {}, not {}",
             FILES.join(", "),
             type_name(tls)
         ))
@@ -45,7 +45,7 @@ fn identity(tls: Object<'_>) -> PyResult<Identity> {
         !known.is_ok_and(|key| FILES.contains(&key.as_str()))
     }) {
         return Err(PyValueError::new_err(format!(
-            "tls has {}: its files are {}",
+            "tls has the unknown key {}: its keys are {}",
             other.repr()?,
             FILES.join(", ")
         )));
@@ -56,7 +56,7 @@ fn identity(tls: Object<'_>) -> PyResult<Identity> {
             PyTypeError::new_err(format!("tls[{name:?}] must be a path, not {found}"))
         }),
         None => Err(PyValueError::new_err(format!(
-            "tls has no {name}: its files are {}",
+            "tls has no {name}: its keys are {}",
             FILES.join(", ")
         ))),
     });

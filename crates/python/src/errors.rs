@@ -52,7 +52,7 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
             elapsed,
         } => {
             let mut text = format!(
-                "keys [{}] did not come within {:.3} s at the store {store}",
+                "keys [{}] were not set within {:.3} s in the store {store}",
                 shown_all(keys),
                 elapsed.as_secs_f64()
             );
@@ -71,8 +71,8 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         } => (
             "StoreTimeout",
             format!(
-                "barrier {:?}: {arrived} of {world_size} callers came within {:.3} s at the store \
-                 {store}; check that the others are running, or wait longer",
+                "barrier {:?}: {arrived} of {world_size} callers arrived within {:.3} s at the \
+                 store {store}; check that the other callers are running, or wait longer",
                 shown(key),
                 elapsed.as_secs_f64()
             ),
@@ -82,10 +82,7 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
             ("QueueEmpty", format!("queue {:?} is empty", shown(key)))
         }
         StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
-        StoreError::Listen { .. } => (
-            "StoreError",
-            format!("{error}; port=0 lets the system choose one"),
-        ),
+        StoreError::Listen { .. } => ("StoreError", format!("{error}; port=0 selects a free port")),
         _ => ("StoreError", error.to_string()),
     };
     exception(py, class, text, None)

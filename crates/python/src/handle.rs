@@ -51,8 +51,8 @@ impl Origin {
     pub(crate) fn check(&self, name: &str) -> PyResult<()> {
         if self.is_foreign() {
             Err(PyRuntimeError::new_err(format!(
-                "this {name} was made in process {} and does not cross a fork; make a new one in this \
-                 process",
+                "this {name} was created in process {} and does not cross a fork; create a new \
+                 {name} in this process",
                 self.process
             )))
         } else {
@@ -144,7 +144,7 @@ impl<T: Clone> Handle<T> {
         if self.state.is_foreign() {
             return None;
         }
-        let location = caller_location(py).unwrap_or_else(|_| "an unknown place".to_owned());
+        let location = caller_location(py).unwrap_or_else(|_| "an unknown location".to_owned());
         let mut state = self.state.write();
         if state.is_err() {
             return None;

@@ -263,5 +263,5 @@ fn main_thread_is_over(py: Python<'_>) -> PyResult<bool> {
 }
 
 fn ended() -> PyErr {
-    PyRuntimeError::new_err("the interpreter ends: the call was cancelled")
+    PyRuntimeError::new_err("the interpreter is shutting down, so the call was cancelled")
 }

@@ -262,8 +262,8 @@ impl Memory {
             Err(error) => {
                 if !object.hasattr(intern!(object.py(), "__dlpack__"))? {
                     return Err(argument.mistyped(format!(
-                        "is {}, which is no array: pass a numpy array, a torch tensor, a bytearray, or what has \
-                         __dlpack__ or a buffer ({error})",
+                        "is {}, which is not an array: pass a numpy array, a torch tensor, a \
+                         bytearray, or an object with __dlpack__ or a buffer ({error})",
                         object.get_type()
                     )));
                 }
@@ -295,7 +295,8 @@ impl Memory {
         let data_type = object.getattr(intern!(py, "dtype"))?;
         let kind = torch.kind(&data_type).ok_or_else(|| {
             argument.mistyped(format!(
-                "has dtype {data_type}; accepted are {NUMBERS}, complex64, complex128 and float8"
+                "has dtype {data_type}; supported types are {NUMBERS}, complex64, complex128 and \
+                 float8"
             ))
         })?;
         let contiguous = object.call_method0(intern!(py, "is_contiguous"))?;
@@ -310,7 +311,7 @@ impl Memory {
         let bytes = elements * kind.lanes * kind.element.size();
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
         if start.is_none() && bytes > 0 {
-            return Err(argument.refused("has no memory: it is a tensor without storage"));
+            return Err(argument.refused("has no memory, because it is a tensor without storage"));
         }
         Ok(Some(Self {
             start: start.unwrap_or(NonNull::dangling()),
@@ -338,7 +339,7 @@ impl Memory {
                 let data_type = object.getattr(intern!(object.py(), "dtype"));
                 let data_type = data_type.map_or(format, |data_type| data_type.to_string());
                 return Err(argument.mistyped(format!(
-                    "has dtype {data_type}; accepted are {NUMBERS}, complex64 and complex128"
+                    "has dtype {data_type}; supported types are {NUMBERS}, complex64 and complex128"
                 )));
             }
         };
@@ -378,12 +379,12 @@ impl Memory {
             let data_type = object.getattr(intern!(object.py(), "dtype"));
             let data_type = data_type.map_or_else(|_| "a dtype".to_owned(), |one| one.to_string());
             argument.mistyped(format!(
-                "has {data_type}, which it does not hand over ({error}); accepted are {NUMBERS}, complex64 and \
-                 complex128"
+                "has {data_type}, which it does not export ({error}); supported types are \
+                 {NUMBERS}, complex64 and complex128"
             ))
         })?;
         let bad = |error: dlpark::tensor::Error| {
-            argument.refused(format!("has a DLPack form that is not valid: {error}"))
+            argument.refused(format!("has an invalid DLPack form: {error}"))
         };
         let tensor = imported.validate().map_err(bad)?;
         if !here(tensor.device().device_type) {
@@ -391,7 +392,8 @@ impl Memory {
         }
         let kind = Kind::of_dlpack(tensor.dtype()).ok_or_else(|| {
             argument.mistyped(format!(
-                "has the DLPack type {:?}; accepted are {NUMBERS}, complex64, complex128 and float8",
+                "has the DLPack type {:?}; supported types are {NUMBERS}, complex64, complex128 \
+                 and float8",
                 tensor.dtype()
             ))
         })?;
@@ -433,7 +435,7 @@ impl Memory {
             Meaning::Complex | Meaning::Opaque => NUMBERS,
         };
         Err(argument.mistyped(format!(
-            "has dtype {kind}, which cannot be reduced by {op}; accepted are {accepted}"
+            "has dtype {kind}, which cannot be reduced by {op}; supported types are {accepted}"
         )))
     }
 
@@ -521,14 +523,15 @@ impl ReceiveBuffer for Memory {
 }
 
 fn read_only(argument: Argument) -> PyErr {
-    argument.refused("is read-only, and the operation writes it; pass a copy, e.g. numpy.array(x)")
+    argument
+        .refused("is read-only, but the operation writes to it; pass a copy, e.g. numpy.array(x)")
 }
 
 fn not_here(argument: Argument, device: &str) -> PyErr {
     let Argument { operation, name } = argument;
     PyValueError::new_err(format!(
-        "{operation}: {name} is on {device}; this build of rdzv carries CPU tensors. Send {name}.cpu(), or use \
-         cpu:rdzv,cuda:nccl for process groups"
+        "{operation}: {name} is on {device}; this build of rdzv supports only CPU tensors. Send \
+         {name}.cpu(), or use cpu:rdzv,cuda:nccl for process groups"
     ))
 }
 
@@ -701,7 +704,7 @@ impl TensorMemory {
         const ARGUMENT: Argument = Argument::new("rpc", "tensor");
         match Memory::of_tensor(tensor, ARGUMENT)? {
             Some(memory) => Ok(Self(memory)),
-            None => Err(PyTypeError::new_err("the object is no torch tensor")),
+            None => Err(PyTypeError::new_err("the object is not a torch tensor")),
         }
     }
 
@@ -754,7 +757,7 @@ unsafe fn fill(
     read_only: bool,
 ) -> PyResult<()> {
     let length = ffi::Py_ssize_t::try_from(bytes.len())
-        .map_err(|_| PyValueError::new_err("the memory is too long for a buffer"))?;
+        .map_err(|_| PyValueError::new_err("the memory is too large for a buffer"))?;
     // SAFETY: as for this function.
     let filled = unsafe {
         ffi::PyBuffer_FillInfo(

@@ -141,7 +141,9 @@ impl Rendezvous {
         let info = inner.info.lock();
         match &*info {
             Some(info) => Ok(StoreObject::new(Arc::clone(&info.store), Kind::Round)),
-            None => Err(PyRuntimeError::new_err("there is no round yet: join first")),
+            None => Err(PyRuntimeError::new_err(
+                "this handler has not joined a round: call next_rendezvous first",
+            )),
         }
     }
 

@@ -54,7 +54,8 @@ pub(crate) fn timeout(name: &str, value: Option<Object<'_>>) -> PyResult<Option<
     };
     if seconds.is_nan() || seconds <= 0.0 {
         return Err(PyValueError::new_err(format!(
-            "{name} is {seconds} s: give a positive number of seconds, or math.inf to wait permanently"
+            "{name} is {seconds} s: pass a positive number of seconds, or math.inf to wait without \
+             a limit"
         )));
     }
     Ok(Some(

@@ -434,7 +434,7 @@ class _Methods:
             by_rank = {worker.global_rank: worker.local_rank for worker in group.workers}
             for rank, failure in found.failures.items():
                 if rank not in by_rank:
-                    raise ValueError(f"_monitor_workers found a failure of rank {rank}, which is none of this node")
+                    raise ValueError(f"_monitor_workers found a failure of rank {rank}, which is not on this node")
                 cause = str(getattr(failure, "cause", ""))
                 failures.append((rank, by_rank[rank], failure.exitcode, float(failure.timestamp), cause))
         waiting = 0

@@ -69,7 +69,7 @@ class LocalElasticAgent(ElasticAgent):
             if value is not None:
                 raise ValueError(
                     f"{name} of the specification is {value!r}: the native launcher chooses the endpoint of the workers'"
-                    " store, so leave it None"
+                    " store, so it must be None"
                 )
         self._settings: "dict[str, object]" = {
             "nnodes": f"{params.min_nodes}:{params.max_nodes}",
@@ -125,7 +125,7 @@ class LocalElasticAgent(ElasticAgent):
         """
         self._check_role(role)
         if not _running.acquire(blocking=False):
-            raise RuntimeError("another LocalElasticAgent runs in this process: wait for it, or use rdzv.launch")
+            raise RuntimeError("another LocalElasticAgent is running in this process: wait for it, or use rdzv.launch")
         spec = self._worker_group.spec
         try:
             return _launch.run(
@@ -271,7 +271,7 @@ def launch_agent(
     """
     refuse_health_check_server(health_check_server)
     if entrypoint is None:
-        raise ValueError("entrypoint is None: give a function or a program")
+        raise ValueError("entrypoint is None: pass a function or a program")
     if not config.run_id:
         import uuid
 

@@ -73,7 +73,7 @@ class WorkerSpec:
             raise ValueError(f"max_restarts is {max_restarts}: it must not be negative")
         entrypoint = fn if fn is not None else entrypoint
         if not entrypoint:
-            raise ValueError("entrypoint is missing: give a function or a program")
+            raise ValueError("entrypoint is missing: pass a function or a program")
         self.role, self.local_world_size, self.rdzv_handler = role, local_world_size, rdzv_handler
         self.fn, self.entrypoint, self.args, self.max_restarts = fn, entrypoint, args, max_restarts
         self.monitor_interval, self.master_port, self.master_addr = monitor_interval, master_port, master_addr

@@ -98,7 +98,7 @@ def rendezvous(
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"`{name}` must be an integer. {number}")
         if number < -1:
-            raise ValueError(f"{name} is {number}: give a number from 0, or -1 for none")
+            raise ValueError(f"{name} is {number}: pass a number from 0, or -1 for none")
     scheme = urlsplit(url).scheme
     handler = _handlers.get(scheme)
     if handler is not None:

@@ -130,14 +130,14 @@ class RpcOptions:
         init_deadline: float | None = None,
     ) -> None:
         if functions not in ("registered", "importable", "any"):
-            raise ValueError(f'functions is {functions!r}: give "registered", "importable" or "any"')
+            raise ValueError(f'functions is {functions!r}: pass "registered", "importable" or "any"')
         packages = [packages] if isinstance(packages, str) else list(packages)
         if (functions == "importable") != bool(packages):
-            raise ValueError('packages names what functions="importable" may import: give both, or none')
+            raise ValueError('packages lists what functions="importable" can import: pass both, or neither')
         if isinstance(rpc_timeout, bool) or not isinstance(rpc_timeout, (int, float)):
             raise TypeError(f"rpc_timeout must be a number of seconds, not {type(rpc_timeout).__name__}")
         if not rpc_timeout > 0:
-            raise ValueError(f"rpc_timeout is {rpc_timeout}: give a positive number of seconds, or math.inf for no limit")
+            raise ValueError(f"rpc_timeout is {rpc_timeout}: pass a positive number of seconds, or math.inf for no limit")
         self.num_worker_threads = num_worker_threads
         self.rpc_timeout = rpc_timeout
         self.init_method = init_method
@@ -251,7 +251,7 @@ class Agent(abc.ABC):
 def _timeout(timeout: float | None) -> float | None:
     """Returns a timeout in the form of the extension; None is the agent's own."""
     if timeout is None:
-        raise ValueError("timeout is None: give seconds, math.inf for no limit, or leave it out")
+        raise ValueError("timeout is None: pass seconds, pass math.inf for no limit, or omit it")
     return None if timeout == UNSET else timeout
 
 
@@ -371,14 +371,14 @@ class RdzvAgent(Agent):
                 if entry is None:
                     call, *message = loaded
                     if _values.policy.mode != "any" or not callable(call):
-                        raise _errors.Refused("NoSuchMethod", "only the policy any admits callables that have no name")
+                        raise _errors.Refused("NoSuchMethod", "only the policy "any" admits callables without a name")
                     entry = _functions.Entry(call)
                 else:
                     message = list(loaded)
                 del loaded
             del content
             if entry is None:
-                raise _errors.Refused("NoSuchMethod", "the call names no function")
+                raise _errors.Refused("NoSuchMethod", "the call specifies no function")
             if entry.is_coroutine:
                 self._run_coroutine(request, entry, *message)
                 return
@@ -580,7 +580,7 @@ def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Except
             _values.dump(func)
         except Exception as failed:
             return TypeError(
-                f"{func!r} cannot be sent: functions travel by name, so it has to be one of a module, or registered "
+                f"{func!r} cannot be sent: functions are sent by name, so it must be defined in a module, or registered "
                 f"with @rpc.function(name=...) ({failed})"
             )
     where = _path([("args", args), ("kwargs", kwargs)])

@@ -78,7 +78,8 @@ class Arena:
             return numpy.empty(sizes, kind)
         block = self._native.allocate(count * kind.itemsize)
         if block is None:
-            raise MemoryError(f"the arena has {self.free} of {self.capacity} bytes free, and {count * kind.itemsize} do not fit")
+            needed = count * kind.itemsize
+            raise MemoryError(f"the arena has {self.free} of {self.capacity} bytes free, but {needed} bytes are needed")
         return numpy.frombuffer(block, dtype=kind, count=count).reshape(sizes)
 
 

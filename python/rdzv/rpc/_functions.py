@@ -77,16 +77,16 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
     if f is None:
         return lambda g: function(g, name=name, blocking=blocking)
     if not callable(f):
-        raise TypeError(f"{f!r} cannot be called: give a function or a class")
+        raise TypeError(f"{f!r} is not callable: pass a function or a class")
     if name is None:
         module, qualname = getattr(f, "__module__", None), getattr(f, "__qualname__", None)
         if not module or not qualname or "<" in qualname:
-            raise ValueError(f"{f!r} cannot be found by its module: give it a name, as in @rpc.function(name=\"...\")")
+            raise ValueError(f"{f!r} cannot be found by its module: specify a name, as in @rpc.function(name=\"...\")")
         name = f"{module}:{qualname}"
     known = _entries.get(name)
     # A module that is loaded again provides a new object of the same function.
     if known is not None and known.call is not f and getattr(known.call, "__qualname__", 0) != getattr(f, "__qualname__", 1):
-        raise ValueError(f"the name {name} is that of {known.call!r} already")
+        raise ValueError(f"the name {name} is already used by {known.call!r}")
     _entries[name] = Entry(f, blocking)
     _names[id(f)] = name
     if isinstance(f, type):
@@ -136,11 +136,11 @@ def resolve(name: str) -> Entry:
     except (ImportError, AttributeError, KeyError, ValueError) as error:
         raise Refused(
             "NoSuchMethod",
-            f"the function {qualname} of the module {module} is not there ({error}): it has to be defined on caller "
+            f"the function {qualname} of the module {module} does not exist there ({error}): it must be defined on caller "
             "and callee",
         ) from None
     if importable and not policy.covers(getattr(found, "__module__", None)):
-        raise Refused("NoSuchMethod", f"{name} is not of the packages {', '.join(policy.packages)}")
+        raise Refused("NoSuchMethod", f"{name} is not in the packages {', '.join(policy.packages)}")
     entry = Entry(found)
     _entries.setdefault(name, entry) if policy.mode == "any" else None
     return entry
@@ -158,7 +158,7 @@ def method(value: object, name: str) -> Callable[..., Any]:
     if not admitted:
         raise Refused(
             "NoSuchMethod",
-            f"the method {name} of {cls.__module__}.{cls.__qualname__} may not be called: decorate the class with "
+            f"the method {name} of {cls.__module__}.{cls.__qualname__} is not allowed: decorate the class with "
             "@rpc.function",
         )
     return found  # type: ignore[no-any-return]

@@ -142,7 +142,7 @@ class Future(Generic[T]):
         """
         if not self._is_done:
             if self._call is None or not self._call.is_done:
-                raise RuntimeError("the result is not there yet: wait() for it")
+                raise RuntimeError("the result is not available yet: call wait() first")
             self._settle()
         self._asked = True
         if self._error is not None:
@@ -268,14 +268,14 @@ class Future(Generic[T]):
             >>> future.set_exception(ValueError("no weights"))
         """
         if not isinstance(exception, BaseException):
-            raise TypeError(f"{exception!r} is no exception")
+            raise TypeError(f"{exception!r} is not an exception")
         self._set(None, exception)
 
     def _set(self, value: Any, error: BaseException | None) -> None:
         if self._call is not None:
-            raise RuntimeError("this is the future of a call, which brings its result itself")
+            raise RuntimeError("this future belongs to a call, which sets the result")
         if not self._finish(value, error):
-            raise RuntimeError("the future has a result already")
+            raise RuntimeError("the future already has a result")
 
     def _finish(self, value: Any, error: BaseException | None) -> bool:
         with self._lock:

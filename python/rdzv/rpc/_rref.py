@@ -175,7 +175,7 @@ class RRef(Generic[T]):
         return repr(self._rdzv_reference)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a reference travels in calls only: it cannot be pickled elsewhere")
+        raise TypeError("a reference can only be sent in calls: it cannot be pickled elsewhere")
 
 
 RRef.__module__ = "rdzv.rpc"
@@ -207,7 +207,7 @@ class _Proxy:
 @_functions.function(name="rdzv.rpc.method")
 def _invoke(rref: RRef[Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not rref.is_owner():
-        raise ValueError("the reference is to a value of another worker")
+        raise ValueError("the reference belongs to a value of another worker")
     found = _functions.method(rref.local_value(), name)
     result = found(*args, **kwargs)
     if _functions.is_async_execution(found):

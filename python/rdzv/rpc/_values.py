@@ -140,7 +140,7 @@ def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
     if policy.mode != "any":
         for module, name in pickle_globals(bytes(body), len(parts)):
             if not policy.admits(module, name):
-                raise pickle.UnpicklingError(f"the value names {module}.{name}, which this worker does not admit")
+                raise pickle.UnpicklingError(f"the value refers to {module}.{name}, which this worker does not admit")
     if not references:
         return pickle.loads(body, buffers=parts)
     before = getattr(_reading, "references", None)
@@ -154,21 +154,21 @@ def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
 def load_plain(body: bytes) -> Any:
     """Reads an object of builtin types only."""
     if pickle_globals(body, 0):
-        raise pickle.UnpicklingError("the value names a class")
+        raise pickle.UnpicklingError("the value refers to a class")
     return pickle.loads(body)
 
 
 def _reference(number: int) -> Any:
     references = getattr(_reading, "references", None)
     if references is None or not 0 <= number < len(references):
-        raise pickle.UnpicklingError("the value names a reference that did not come with it")
+        raise pickle.UnpicklingError("the value uses a reference that was not sent with it")
     return reference_class._of(references[number])
 
 
 def _reduced_tensor(torch: Any, tensor: Any) -> Any:
     if tensor.device.type != "cpu":
         raise ValueError(
-            f"rpc: a tensor is on {tensor.device}; this build of rdzv carries CPU tensors. Send it by .cpu()"
+            f"rpc: a tensor is on {tensor.device}; this build of rdzv supports only CPU tensors. Send tensor.cpu()"
         )
     cls = type(tensor)
     if cls is torch.nn.Parameter:
@@ -242,7 +242,7 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 def _strided(torch: Any, tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     if len(shape) != len(strides) or min((*shape, 1)) < 1 or min((*strides, 0)) < 0:
-        raise pickle.UnpicklingError("the value has a tensor of a shape that no tensor has")
+        raise pickle.UnpicklingError("the value has a tensor with an invalid shape")
     reach, count = _reach(shape, strides), tensor.numel()
     if reach <= count:
         return tensor.as_strided(shape, strides)

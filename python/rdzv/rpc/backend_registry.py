@@ -56,7 +56,7 @@ class _Members(type):
     def __getattr__(cls, name: str) -> BackendType:
         member = _members.get(name)
         if member is None:
-            raise AttributeError(f"there is no backend {name!r}; there are {', '.join(_members)}")
+            raise AttributeError(f"backend {name!r} does not exist; the backends are {', '.join(_members)}")
         return member
 
     def __getitem__(cls, name: str) -> BackendType:
@@ -96,7 +96,7 @@ class BackendType(metaclass=_Members):
         TENSORPIPE: BackendType
 
     def __new__(cls) -> BackendType:
-        raise TypeError("backends are made by register_backend")
+        raise TypeError("backends are created by register_backend")
 
     @property
     def name(self) -> str:
@@ -230,4 +230,4 @@ def check_agent(agent: object) -> None:
         return
     missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]
     if missing:
-        raise TypeError(f"the backend made a {type(agent).__name__}, which is no agent: it has no {', '.join(missing)}")
+        raise TypeError(f"the backend created a {type(agent).__name__}, which is not an agent: it has no {', '.join(missing)}")

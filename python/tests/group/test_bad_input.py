@@ -87,7 +87,7 @@ def test_what_overlaps(group):
         (np.zeros(2, [("a", "f4"), ("b", "i4")]), "dtype|T"),
         ([1.0, 2.0], "list"),
         (None, "NoneType"),
-        (object(), "no array"),
+        (object(), "not an array"),
     ],
 )
 def test_what_is_no_array_of_numbers(group, array, words):
@@ -131,7 +131,7 @@ def test_memory_of_another_device(group):
     with refused(ValueError, "all_reduce: tensor is on cuda:1", "cpu:rdzv,cuda:nccl"):
         group.all_reduce(Device())
     torch = pytest.importorskip("torch")
-    with refused(ValueError, "tensor is on meta", "carries CPU tensors"):
+    with refused(ValueError, "tensor is on meta", "supports only CPU tensors"):
         group.all_reduce(torch.zeros(2, device="meta"))
 
 
@@ -166,7 +166,7 @@ def test_timeouts(group, timeout):
 
 def test_the_one_sided_argument_on_the_wrong_side():
     def rank(group):
-        with refused(ValueError, "output" if group.rank == 0 else "counts on the root only"):
+        with refused(ValueError, "output" if group.rank == 0 else "is used only on the root"):
             group.gather(None if group.rank == 0 else np.zeros(4), np.zeros(2))
         group.barrier()
 
@@ -238,7 +238,7 @@ def test_a_fork_does_not_take_the_group_along():
         return os.read(reader, 1000).decode()
 
     text = threads(2, rank)[0]
-    assert f"this Group was made in process {os.getpid()} and does not cross a fork" in text
+    assert f"this Group was created in process {os.getpid()} and does not cross a fork" in text
 
 
 def test_errors_can_be_pickled():

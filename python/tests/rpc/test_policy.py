@@ -147,7 +147,7 @@ def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
 
 def test_what_a_worker_sends_to_itself_leaves_its_connection(tmp_path):
     def alone():
-        with pytest.raises(rpc.RpcError, match="names rpc.served.Own"):
+        with pytest.raises(rpc.RpcError, match="refers to rpc.served.Own"):
             rpc.rpc_sync("w0", served.echo, args=(served.Own("x"),))
         assert rpc.rpc_sync("w0", served.add, args=(1, 1)) == 2
 
@@ -186,7 +186,7 @@ def test_the_names_of_what_python_pickles_are_found():
 
 def test_what_nobody_registered_does_not_come_through():
     def caller():
-        with pytest.raises(rpc.RpcError, match="names rpc.served.Own, which this worker does not admit") as raised:
+        with pytest.raises(rpc.RpcError, match="refers to rpc.served.Own, which this worker does not admit") as raised:
             rpc.rpc_sync("w1", served.echo, args=(served.Own("x"),))
         assert raised.value.kind == "Protocol"
 

@@ -37,7 +37,7 @@ def test_a_bound_socket_is_taken_over():
 def test_what_is_no_bound_socket_is_refused(tmp_path):
     with socket.socket() as unbound, pytest.raises(ValueError, match="not bound"):
         rdzv.StoreServer(fd=unbound.fileno())
-    with open(tmp_path / "file", "w") as file, pytest.raises(ValueError, match="no bound TCP socket"):
+    with open(tmp_path / "file", "w") as file, pytest.raises(ValueError, match="not a bound TCP socket"):
         rdzv.StoreServer(fd=file.fileno())
     with pytest.raises(ValueError, match="fd 9999"):
         rdzv.StoreServer(fd=9999)

@@ -18,7 +18,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "rdzv-event needs Linux (epoll and eventfd): build it for a Linux target, in a container or virtual machine if need be"
+    "rdzv-event needs Linux (epoll and eventfd): build it for a Linux target, in a container or \
+     virtual machine if necessary"
 );
 
 mod mailbox;

@@ -74,7 +74,8 @@ impl Channel {
                 Ok(true) => return Ok(Self::Tls(Box::new(session))),
                 Ok(false) if Instant::now() < deadline => {}
                 Ok(false) => {
-                    let what = "it did not answer the TLS handshake; it may have no --tls-cert";
+                    let what = "it did not answer the TLS handshake; check that it was started \
+                                with --tls-cert";
                     return Err(OpenError::Silent(what.to_owned()));
                 }
                 Err(why) => return Err(OpenError::Refused(format!("TLS failed: {why}"))),
@@ -159,11 +160,12 @@ impl Channel {
 fn unanswered(error: io::Error) -> OpenError {
     OpenError::Silent(match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "it accepted the connection and did not prove the job token".to_owned()
+            "it accepted the connection but did not prove that it has the job token".to_owned()
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "it closed the connection when it was asked to prove the job token; PyTorch's store and \
-             early versions of rdzv do that: give it the same --token-file, or omit it here"
+            "it closed the connection instead of proving that it has the job token, as PyTorch's \
+             store and early versions of rdzv do; give it the same --token-file, or omit \
+             --token-file here"
                 .to_owned()
         }
         // The peer checks our certificate after its own part of the handshake.
@@ -176,9 +178,9 @@ fn unanswered(error: io::Error) -> OpenError {
 /// It is the reason for the refusal, or the bytes themselves.
 fn shown(bytes: &[u8]) -> String {
     match handshake::reason(bytes) {
-        Some(reason) => format!("it refuses: {}", reason.escape_ascii()),
+        Some(reason) => format!("it refused the connection: {}", reason.escape_ascii()),
         None => format!(
-            "it does not prove the job token, but answered \"{}\"",
+            "it did not prove that it has the job token, but answered \"{}\"",
             bytes[..bytes.len().min(64)].escape_ascii()
         ),
     }

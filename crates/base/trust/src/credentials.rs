@@ -27,7 +27,7 @@ pub struct Credentials {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
-    #[error("the token file {} cannot be read: {source}", .path.display())]
+    #[error("cannot read the token file {}: {source}", .path.display())]
     File {
         /// Path of the file.
         path: PathBuf,
@@ -129,12 +129,13 @@ mod tests {
         let error = Token::of(b"secret\n", "RDZV_JOB_TOKEN".to_owned()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "RDZV_JOB_TOKEN: a job token of 6 bytes can be guessed: take 16 random bytes or more"
+            "RDZV_JOB_TOKEN: a job token of 6 bytes is too easy to guess: use at least 16 random \
+             bytes"
         );
         let error = Token::from_file(Path::new("/nowhere/token")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the token file /nowhere/token cannot be read: No such file or directory (os error 2)"
+            "cannot read the token file /nowhere/token: No such file or directory (os error 2)"
         );
     }
 

@@ -49,10 +49,10 @@ pub type HelloBytes = [u8; HELLO_LENGTH];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The peer has another token, or repeats bytes of another peer.
-    #[error("has proven another job token; check that both sides read the same --token-file")]
+    #[error("has a different job token; check that both sides read the same --token-file")]
     WrongToken,
     /// The peer uses another version of the handshake.
-    #[error("speaks another version of the handshake; run the same version of rdzv on all nodes")]
+    #[error("uses a different version of the handshake; run the same version of rdzv on all nodes")]
     Version,
 }
 

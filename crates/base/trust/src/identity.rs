@@ -98,7 +98,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityErr
     let all: Result<Vec<_>, _> = all.collect();
     let all = all.map_err(|e| unusable(file, e))?;
     if all.is_empty() {
-        return Err(unusable(file, "there is no certificate in it"));
+        return Err(unusable(file, "it contains no certificate"));
     }
     Ok(all)
 }
@@ -145,7 +145,7 @@ impl ServerCertVerifier for Hosts {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken here".to_owned()))
+        Err(Error::General("only TLS 1.3 is supported".to_owned()))
     }
 
     fn verify_tls13_signature(

@@ -78,7 +78,7 @@ impl<S: Read + Write> Session<S> {
                 return Ok(false);
             }
             match self.pull() {
-                Ok(0) => return Err("it closed during the TLS handshake".to_owned()),
+                Ok(0) => return Err("it closed the connection during the TLS handshake".to_owned()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error.to_string()),
@@ -198,18 +198,18 @@ fn explain(error: &Error) -> String {
         Error::AlertReceived(alert) => match alert {
             // `DecryptError` occurs if both authorities have the same name.
             AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-                "the authority of the peer's job has not signed our certificate".to_owned()
+                "our certificate is not signed by the authority of the peer's job".to_owned()
             }
-            AlertDescription::CertificateRequired => "the peer wants a certificate".to_owned(),
+            AlertDescription::CertificateRequired => "the peer requires a certificate".to_owned(),
             AlertDescription::CertificateExpired => "our certificate has expired".to_owned(),
             other => format!("the peer ended the TLS handshake: {other:?}"),
         },
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => "the authority of this job has not signed its certificate".to_owned(),
+        ) => "its certificate is not signed by the authority of this job".to_owned(),
         Error::InvalidCertificate(reason) => format!("its certificate is invalid: {reason}"),
         Error::NoCertificatesPresented => "it has no certificate".to_owned(),
-        Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
+        Error::InvalidMessage(_) => "it does not use TLS".to_owned(),
         other => format!("TLS: {other}"),
     }
 }

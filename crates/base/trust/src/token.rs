@@ -20,7 +20,7 @@ pub struct Token(Arc<hmac::Key>);
 
 /// A token that is too short to be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a job token of {0} bytes can be guessed: take {SHORTEST} random bytes or more")]
+#[error("a job token of {0} bytes is too easy to guess: use at least {SHORTEST} random bytes")]
 pub struct WeakToken(usize);
 
 /// The side of a connection that a peer is on.
@@ -210,7 +210,7 @@ mod tests {
         let error = Token::new(b"secret").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a job token of 6 bytes can be guessed: take 16 random bytes or more"
+            "a job token of 6 bytes is too easy to guess: use at least 16 random bytes"
         );
         assert_eq!(format!("{:?}", token(b'k')), "Token(…)");
     }

@@ -92,7 +92,7 @@ impl Acceptor {
                 }
                 Ok(Some(hello)) => hello,
                 Err(error) => {
-                    tracing::debug!(%from, %error, "a connection ended before its hello");
+                    tracing::debug!(%from, %error, "a connection closed before its hello");
                     continue;
                 }
             };
@@ -115,7 +115,7 @@ impl Acceptor {
     /// Sends this frame to all waiting connections, and closes the listener.
     pub(crate) fn close(&mut self, frame: &Frame) {
         if let Err(error) = self.accept() {
-            tracing::debug!(%error, "accept connections to refuse them");
+            tracing::debug!(%error, "cannot accept connections to refuse them");
         }
         self.listener = None;
         for arriving in self.handshakes.drain(..) {

@@ -18,7 +18,8 @@ impl ProcessGroup {
         self.check_length("all_to_all: `target`", target.len(), source.len())?;
         if !source.len().is_multiple_of(world_size as usize) {
             return Err(CollectiveError::Argument(format!(
-                "all_to_all of {} elements: the length is no multiple of the world size, {world_size}",
+                "all_to_all of {} elements: the length is not a multiple of the world size, \
+                 {world_size}",
                 source.len()
             )));
         }
@@ -73,7 +74,7 @@ impl ProcessGroup {
         }
         if source_lengths[rank as usize] != target_lengths[rank as usize] {
             return Err(CollectiveError::Argument(format!(
-                "all_to_all_split: this rank has {} elements for itself, and room for {}",
+                "all_to_all_split: this rank has {} elements for itself, but room for {}",
                 source_lengths[rank as usize], target_lengths[rank as usize]
             )));
         }

@@ -125,7 +125,7 @@ pub(crate) fn join(
         group,
     };
     let interrupt = Interrupt::new().map_err(|error| {
-        CollectiveError::system(format!("join process group {name}: make an eventfd"), error)
+        CollectiveError::system(format!("create an eventfd for process group {name}"), error)
     })?;
     let interrupt = Arc::new(interrupt);
     let setup = |listener, endpoints| Setup {
@@ -258,8 +258,9 @@ impl Joining<'_> {
     fn elsewhere(&self, peer: u32, address: SocketAddr) -> CollectiveError {
         CollectiveError::System {
             what: format!(
-                "join process group {} as rank {}: rank {peer} is on another host and listens there at {address} only; \
-                 give each rank the address of its host, or meet at a store that all reach by its host's address",
+                "join process group {} as rank {}: rank {peer} is on another host but listens only \
+                 on {address} there; give each rank the address of its host, or use a store that \
+                 all ranks reach by its host's address",
                 self.options.name, self.rank
             ),
             source: ErrorKind::AddrNotAvailable.into(),
@@ -271,7 +272,7 @@ impl Joining<'_> {
             group: self.options.name.clone(),
             source: Box::new(StoreError::Corrupt {
                 store: format!("{:?}", self.store),
-                what: format!("key {key} holds {:?}", beginning(value)),
+                what: format!("key {key} has the value {:?}", beginning(value)),
             }),
         }
     }

@@ -112,8 +112,9 @@ pub enum CollectiveError {
     ///
     /// The thread used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
     #[error(
-        "{call}: rank {rank} was interrupted by a thread after {:.1} s; this process group has \
-         ended\nhelp: create the next group with rebuild",
+        "{call}: rank {rank} was interrupted by a thread after {:.1} s; this process group can no \
+         longer be used\n\
+         help: create the next group with rebuild",
         .elapsed.as_secs_f64()
     )]
     Interrupted {
@@ -126,7 +127,7 @@ pub enum CollectiveError {
     },
     /// The connection to a rank was closed, or could not be opened.
     #[error(
-        "{call}: lost rank {peer} at {address} after {:.1} s ({reason}); its process has ended or \
+        "{call}: lost rank {peer} at {address} after {:.1} s ({reason}); its process has exited or \
          left the group",
         .elapsed.as_secs_f64()
     )]
@@ -179,8 +180,8 @@ pub enum CollectiveError {
     },
     /// No rank sent a message in time for a receive from any rank.
     #[error(
-        "{call}: waited {:.1} s, and no rank has sent a message with this tag{}; they are slow, stopped, or \
-         do not send it",
+        "{call}: no rank sent a message with this tag within {:.1} s{}; the other ranks are slow, \
+         stopped, or do not send it",
         .elapsed.as_secs_f64(),
         gone_ranks(.gone)
     )]
@@ -205,7 +206,9 @@ pub enum CollectiveError {
         refusal: GroupRefusal,
     },
     /// The process at an address does not speak the protocol of a rank.
-    #[error("{call}: what is at {address} does not speak as rank {peer} would ({found})")]
+    #[error(
+        "{call}: the process at {address} does not speak the protocol of rank {peer} ({found})"
+    )]
     NotARank {
         /// Operation that this rank called.
         call: Call,
@@ -218,8 +221,8 @@ pub enum CollectiveError {
     },
     /// Some ranks did not reach a monitored barrier in time.
     #[error(
-        "{call}: after {:.1} s still without {} of {world_size}{}; they are slow, stopped, or have \
-         not made this call",
+        "{call}: waited {:.1} s for {} of {world_size}{}; they are slow, stopped, or have not made \
+         this call",
         .elapsed.as_secs_f64(),
         ranks_of(&.missing.iter().map(|(rank, _)| *rank).collect::<Vec<_>>()),
         last_heard(.missing)
@@ -270,7 +273,7 @@ pub enum CollectiveError {
     ///
     /// The group is still usable.
     #[error(
-        "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason})\n\
+        "{what}: the {bytes} bytes from rank {rank} are not an object of this type ({reason})\n\
          help: use the same types on all ranks"
     )]
     Object {
@@ -372,7 +375,7 @@ fn ranks_of(ranks: &[u32]) -> String {
 fn gone_ranks(gone: &[u32]) -> String {
     match gone {
         [] => String::new(),
-        gone => format!(" ({} ended or left the group)", ranks_of(gone)),
+        gone => format!(" ({} exited or left the group)", ranks_of(gone)),
     }
 }
 
@@ -380,7 +383,7 @@ fn gone_ranks(gone: &[u32]) -> String {
 fn last_heard(ranks: &[(u32, Option<Call>)]) -> String {
     let heard = ranks.iter().take(10).map(|(rank, call)| match call {
         Some(call) => format!("; the last known call of rank {rank} is {call}"),
-        None => format!("; no call of rank {rank} is known"),
+        None => format!("; rank {rank} has no known call"),
     });
     heard.collect()
 }

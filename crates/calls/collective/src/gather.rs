@@ -130,7 +130,7 @@ fn room<T: Element>(what: &'static str, lengths: &[u64], largest: u64) -> Result
     let mut room = Vec::new();
     let reserved = room.try_reserve_exact(total);
     reserved.map_err(|_| CollectiveError::System {
-        what: format!("{what}: reserve room for {total} x {}", T::TYPE),
+        what: format!("reserve memory for {total} x {} in {what}", T::TYPE),
         source: std::io::ErrorKind::OutOfMemory.into(),
     })?;
     room.resize(total, T::default());

@@ -51,7 +51,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "rdzv-collective needs Linux (epoll and /proc): build it for a Linux target, in a container or virtual machine if need be"
+    "rdzv-collective needs Linux (epoll and /proc): build it for a Linux target, in a container or \
+     virtual machine if necessary"
 );
 
 mod acceptor;

@@ -65,8 +65,9 @@ impl ProcessGroup {
 }
 
 fn encode<S: Serialize>(what: &str, object: &S) -> Result<Vec<u8>> {
-    postcard::to_stdvec(object)
-        .map_err(|error| CollectiveError::Argument(format!("{what}: write the object: {error}")))
+    postcard::to_stdvec(object).map_err(|error| {
+        CollectiveError::Argument(format!("{what}: cannot serialise the object: {error}"))
+    })
 }
 
 fn decode<S: DeserializeOwned>(what: &'static str, rank: u32, bytes: &[u8]) -> Result<S> {

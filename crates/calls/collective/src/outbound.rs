@@ -59,7 +59,7 @@ impl Outbound {
     ) -> Result<Self> {
         let (socket, refused) = Socket::dial(endpoint).map_err(|error| {
             let address = endpoint.address;
-            let what = format!("{call}: make a socket for rank {peer} at {address}");
+            let what = format!("create a socket for rank {peer} at {address} in {call}");
             CollectiveError::system(what, error)
         })?;
         let mut outbound = Self {
@@ -97,7 +97,7 @@ impl Outbound {
                     self.transport = Transport::Offered(Box::new(offer));
                     return;
                 }
-                Err(reason) => tracing::debug!(rank = hello.to, reason, "no memory is shared"),
+                Err(reason) => tracing::debug!(rank = hello.to, reason, "memory is not shared"),
             }
         }
         socket.widen();

@@ -67,7 +67,7 @@ pub(crate) fn pass(
     match pass::send(socket, &parts, &descriptors) {
         Ok(sent) if sent == hello.len() + message.len() => Ok(()),
         Ok(sent) => Err(format!(
-            "the connection took only {sent} bytes of the hello"
+            "the connection accepted only {sent} bytes of the hello"
         )),
         Err(error) => Err(error.to_string()),
     }

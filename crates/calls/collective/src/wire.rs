@@ -100,22 +100,22 @@ impl Hello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AbortCause {
     /// The rank exited or left the group.
-    #[error("ended or left the group")]
+    #[error("exited or left the group")]
     Lost,
     /// The rank did not do its part in time.
-    #[error("did not do its part in time")]
+    #[error("did not respond in time")]
     TimedOut,
     /// The rank called a different operation.
     #[error("made a different call")]
     Mismatch,
     /// The rank refused the rank that failed.
-    #[error("refused to talk to it")]
+    #[error("refused its connection")]
     Refused,
     /// A thread in the rank interrupted the operation.
     #[error("was interrupted")]
     Interrupted,
     /// Any other reason.
-    #[error("failed; see its own error")]
+    #[error("failed; see the error of that rank")]
     Other,
 }
 
@@ -135,16 +135,18 @@ impl AbortCause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GroupRefusal {
     /// The bytes are not a valid hello.
-    #[error("it sent no hello of a rank")]
+    #[error("it did not send the hello of a rank")]
     NotAHello,
     /// The ranks use different versions of the protocol.
-    #[error("it speaks version {expected} of the protocol; use the same rdzv everywhere")]
+    #[error(
+        "it uses version {expected} of the protocol; use the same version of rdzv on all ranks"
+    )]
     Version {
         /// Version that the refusing rank speaks.
         expected: u16,
     },
     /// The ranks belong to different groups, perhaps from different runs.
-    #[error("it belongs to another group; is the address from an earlier run?")]
+    #[error("it belongs to another group; check whether the address is from an earlier run")]
     Group,
     /// The groups have different world sizes.
     #[error("its group has {expected} ranks")]
@@ -153,13 +155,13 @@ pub enum GroupRefusal {
         expected: u32,
     },
     /// The refusing rank is not the intended rank.
-    #[error("it is rank {expected}; is its address reachable from here?")]
+    #[error("it is rank {expected}; check that the address is reachable from this host")]
     Rank {
         /// Number of the refusing rank.
         expected: u32,
     },
     /// Another connection from the same rank exists.
-    #[error("it has a connection from a process with this rank already")]
+    #[error("it already has a connection from a process with this rank")]
     Duplicate,
 }
 

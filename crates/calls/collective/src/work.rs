@@ -73,7 +73,7 @@ impl<R> Work<R> {
         while !state.ended {
             state = self.0.ended.wait(state);
         }
-        let taken = || CollectiveError::Argument("the result was taken before".to_owned());
+        let taken = || CollectiveError::Argument("the result was already taken".to_owned());
         state.outcome.take().ok_or_else(taken)?
     }
 

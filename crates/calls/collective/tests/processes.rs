@@ -128,7 +128,7 @@ fn a_monitored_barrier_lists_all_who_did_not_come() {
         group.ranks[number].process.send("monitored 500");
     }
     let error = group.ranks[0].process.line();
-    assert!(error.contains("still without ranks 1, 3 of 4"), "{error}");
+    assert!(error.contains("for ranks 1, 3 of 4"), "{error}");
     let error = group.ranks[2].process.line();
     assert!(error.contains("rank 1"), "{error}");
 }

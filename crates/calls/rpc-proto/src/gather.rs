@@ -116,7 +116,7 @@ impl<V, W> GatherTable<V, W> {
         }
         if !key.has(from) {
             let text = format!(
-                "{from} is not expected by the leader of a gather of {}",
+                "the leader of a gather of {} does not expect {from}",
                 names(key.members.iter().map(|member| &member.name))
             );
             return Err(GatherError::new(RpcErrorKind::InvalidArgument, text));
@@ -157,8 +157,8 @@ impl<V, W> GatherTable<V, W> {
         let all = key.members.iter().map(|member| &member.name);
         let missing = all.filter(|name| !gather.values.contains_key(name));
         let text = format!(
-            "the gather was not over within {waited}: {} did not report ({} of {} did); every member \
-             must participate, in the same order of gathers",
+            "the gather did not finish within {waited}: {} did not report ({} of {} did); every \
+             member must participate, in the same order of gathers",
             names(missing),
             gather.values.len(),
             key.members.len(),
@@ -219,7 +219,7 @@ impl<V, W> GatherTable<V, W> {
 }
 
 fn lost(name: &WorkerName) -> GatherError {
-    let text = format!("{name} was lost during the gather: no member gets any values");
+    let text = format!("{name} was lost during the gather: no member receives any values");
     GatherError::new(RpcErrorKind::PeerLost, text)
 }
 
@@ -274,7 +274,7 @@ mod tests {
         assert!(twice.message.contains("b reported twice"), "{twice:?}");
         let foreign = gathers.report(&key, &name("c"), 3, 30).unwrap_err();
         assert!(
-            foreign.message.starts_with("c is not expected"),
+            foreign.message.ends_with("does not expect c"),
             "{foreign:?}"
         );
         let over = gathers.report(&key, &name("a"), 1, 10).unwrap().unwrap();

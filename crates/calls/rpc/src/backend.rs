@@ -201,7 +201,7 @@ impl RpcBackendRegistry {
         let Some(init) = init else {
             let known: Vec<String> = self.backends.read().keys().cloned().collect();
             return Err(RpcError::invalid(format!(
-                "RPC backend {name} is not registered; these are: {}",
+                "RPC backend {name} is not registered; the registered backends are: {}",
                 known.join(", ")
             )));
         };

@@ -64,7 +64,7 @@ pub(crate) fn check_size(rank: Option<u32>, world_size: Option<u32>) -> Result<(
     match (rank, world_size) {
         (_, Some(0)) => Err(RpcError::invalid(
             "a static RPC group needs a world size of at least 1, got 0; for a group that workers \
-             join and leave, give none at all",
+             can join and leave, omit the world size",
         )),
         (Some(rank), Some(world_size)) if rank >= world_size => Err(RpcError::invalid(format!(
             "rank {rank} is not below the world size of {world_size}"

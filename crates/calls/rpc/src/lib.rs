@@ -24,7 +24,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "rdzv-rpc needs Linux (epoll and /proc): build it for a Linux target, in a container or virtual machine if need be"
+    "rdzv-rpc needs Linux (epoll and /proc): build it for a Linux target, in a container or \
+     virtual machine if necessary"
 );
 
 mod agent;

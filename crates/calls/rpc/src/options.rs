@@ -189,15 +189,13 @@ impl RpcOptions {
         } else if let Some(other) = self.other_device() {
             format!("`set_devices` expect a list of CUDA devices, but got device type {other}.")
         } else if self.transports.as_ref().is_some_and(Vec::is_empty) {
-            "the list of transports is empty; give none at all to use every one that works"
-                .to_owned()
+            "the list of transports is empty; omit it to use all transports that work".to_owned()
         } else if self
             .transports
             .as_ref()
             .is_some_and(|names| names.iter().all(is_foreign))
         {
-            "the transport ibv does not exist here: name shm, unix or tcp, or none at all"
-                .to_owned()
+            "rdzv has no transport ibv: specify shm, unix or tcp, or omit the list".to_owned()
         } else if let Some(other) = self.channels.iter().find(|name| !is_channel(name)) {
             format!("Unknown channel: {other}")
         } else if self.init_deadline.is_zero() {
@@ -357,7 +355,7 @@ fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Token>, D::Error> 
             .map(Some)
             .map_err(D::Error::custom),
         None if text.is_null() => Ok(None),
-        None => Err(D::Error::custom("it has to be a text")),
+        None => Err(D::Error::custom("it must be a string")),
     }
 }
 
@@ -371,7 +369,7 @@ fn duration(seconds: f64) -> Result<Duration, String> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if time >= SHORTEST || seconds == 0.0 => Ok(time),
         Ok(_) => Err(format!("{seconds} s is shorter than 1 us")),
-        Err(_) => Err(format!("{seconds} s is no time")),
+        Err(_) => Err(format!("{seconds} s is not a valid duration")),
     }
 }
 

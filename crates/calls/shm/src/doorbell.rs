@@ -37,7 +37,7 @@ impl Doorbell {
         }
         let flags = fcntl_getfl(&descriptor).map_err(ShmError::system("read flags"))?;
         fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)
-            .map_err(ShmError::system("make a doorbell that never blocks"))?;
+            .map_err(ShmError::system("make a doorbell non-blocking"))?;
         Ok(Self(descriptor))
     }
 

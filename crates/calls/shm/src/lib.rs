@@ -35,7 +35,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "rdzv-shm needs Linux (sealed memory files): build it for a Linux target, in a container or virtual machine if need be"
+    "rdzv-shm needs Linux (sealed memory files): build it for a Linux target, in a container or \
+     virtual machine if necessary"
 );
 
 pub mod arena;

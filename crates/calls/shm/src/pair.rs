@@ -164,18 +164,18 @@ fn open<const RINGS: usize>(
 ) -> Result<[Ring; RINGS]> {
     let refused = |found: String| Err(ShmError::refused("an offer of rings", found));
     if message[..4] != MAGIC {
-        return refused("it begins with other bytes".to_owned());
+        return refused("it does not begin with the expected bytes".to_owned());
     }
     let version = u16::from_ne_bytes([message[4], message[5]]);
     if version != VERSION {
         return refused(format!(
-            "it has version {version}, and this process knows {VERSION}"
+            "it has version {version}, but this process supports version {VERSION}"
         ));
     }
     let expected = 1 + 2 * RINGS;
     if usize::from(message[6]) != RINGS || descriptors.len() != expected {
         return refused(format!(
-            "{} descriptors for {} rings came with it instead of {expected} for {RINGS}",
+            "it has {} descriptors for {} rings instead of {expected} for {RINGS}",
             descriptors.len(),
             message[6]
         ));
@@ -186,7 +186,7 @@ fn open<const RINGS: usize>(
     let is_ours =
         |capacity: &usize| capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(capacity);
     let Some(capacity) = usize::try_from(number).ok().filter(is_ours) else {
-        return refused(format!("a ring of {number} bytes is not one of ours"));
+        return refused(format!("a ring of {number} bytes has an invalid size"));
     };
     let mut descriptors = descriptors.into_iter();
     let file = descriptors.next().expect("they were counted");
@@ -270,14 +270,14 @@ mod tests {
         let good = offer.message();
         let mut other = good;
         other[0] = b'X';
-        assert!(refusal(&other, passed(&offer)).contains("other bytes"));
+        assert!(refusal(&other, passed(&offer)).contains("the expected bytes"));
         other = good;
         other[4] = 9;
         assert!(refusal(&other, passed(&offer)).contains("it has version 9"));
         for capacity in [0_u64, 4095, 1 << 40, u64::MAX, 12288] {
             other = good;
             other[8..].copy_from_slice(&capacity.to_ne_bytes());
-            assert!(refusal(&other, passed(&offer)).contains("is not one of ours"));
+            assert!(refusal(&other, passed(&offer)).contains("has an invalid size"));
         }
         // The claimed size is larger than the memory.
         other[8..].copy_from_slice(&8192_u64.to_ne_bytes());
@@ -291,7 +291,7 @@ mod tests {
         descriptors.pop();
         let text = refusal(&offer.message(), descriptors);
         assert!(
-            text.contains("4 descriptors for 2 rings came with it instead of 5 for 2"),
+            text.contains("it has 4 descriptors for 2 rings instead of 5 for 2"),
             "{text}"
         );
         let mut descriptors = passed(&offer);

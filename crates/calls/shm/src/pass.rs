@@ -35,7 +35,8 @@ pub fn send(
     let length: usize = bytes.iter().map(|part| part.len()).sum();
     if descriptors.len() > MOST || (length == 0 && !descriptors.is_empty()) {
         let reason = format!(
-            "{} descriptors with {length} bytes cannot be passed: at most {MOST} go with one byte or more",
+            "cannot pass {} descriptors with {length} bytes: at most {MOST} descriptors can go \
+             with at least one byte",
             descriptors.len()
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));

@@ -131,7 +131,7 @@ impl Witness {
         let mut nonce = Box::new([0; NONCE]);
         File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut *nonce))
-            .map_err(ShmError::system("draw random bytes"))?;
+            .map_err(ShmError::system("get random bytes"))?;
         Ok(Self(nonce))
     }
 
@@ -149,7 +149,7 @@ impl Witness {
 #[non_exhaustive]
 pub enum Denied {
     /// The peer runs as another user.
-    #[error("the peer runs as user {theirs}, this process as user {ours}")]
+    #[error("the peer runs as user {theirs}, but this process runs as user {ours}")]
     OtherUser {
         /// Effective user of the peer.
         theirs: u32,
@@ -161,15 +161,15 @@ pub enum Denied {
     OtherNamespace,
     /// Yama forbids processes to read each other.
     #[error(
-        "Yama denies it (/proc/sys/kernel/yama/ptrace_scope is {scope}); \
-         with 1 the peer must permit it, with 0 it is permitted"
+        "Yama denies it (/proc/sys/kernel/yama/ptrace_scope is {scope}); with 1, the peer must \
+         permit it; with 0, it is permitted"
     )]
     Yama {
         /// Content of that file.
         scope: u32,
     },
     /// The process with this id is not the peer: its bytes are not the witness.
-    #[error("process {process} does not have the bytes that the peer has shown")]
+    #[error("process {process} does not have the bytes that the peer sent for comparison")]
     WrongProcess {
         /// Process id.
         process: u32,
@@ -177,7 +177,7 @@ pub enum Denied {
     /// The system refuses for another reason.
     ///
     /// Examples are a process that is not dumpable, a system call filter, and a security module.
-    #[error("the system refuses: {0}")]
+    #[error("the system refused: {0}")]
     System(#[source] io::Error),
 }
 

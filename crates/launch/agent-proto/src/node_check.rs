@@ -26,12 +26,12 @@ pub enum CheckEnd {
 pub fn judge(end: &CheckEnd, last: Option<&str>) -> Result<(), String> {
     let reason = match end {
         CheckEnd::Exited(0) => return Ok(()),
-        CheckEnd::Exited(code) => format!("it ended with {code}"),
+        CheckEnd::Exited(code) => format!("it exited with code {code}"),
         CheckEnd::Signalled(number) => {
-            format!("it was ended by {}", rdzv_core::signal::in_words(*number))
+            format!("it was killed by {}", rdzv_core::signal::in_words(*number))
         }
-        CheckEnd::TimedOut(limit) => format!("it did not end within {} s", limit.as_secs_f64()),
-        CheckEnd::NotStarted(error) => format!("it cannot be started: {error}"),
+        CheckEnd::TimedOut(limit) => format!("it did not exit within {} s", limit.as_secs_f64()),
+        CheckEnd::NotStarted(error) => format!("it could not be started: {error}"),
     };
     Err(match last.map(str::trim).filter(|line| !line.is_empty()) {
         Some(line) => format!("{reason}; its last line: {line}"),
@@ -52,16 +52,20 @@ mod tests {
                 Some("GPU 2: fatal error\n"),
                 "it ended with 3; its last line: GPU 2: fatal error",
             ),
-            (CheckEnd::Signalled(9), Some(" "), "it was ended by SIGKILL"),
+            (
+                CheckEnd::Signalled(9),
+                Some(" "),
+                "it was killed by SIGKILL",
+            ),
             (
                 CheckEnd::TimedOut(Duration::from_millis(1500)),
                 None,
-                "it did not end within 1.5 s",
+                "it did not exit within 1.5 s",
             ),
             (
                 CheckEnd::NotStarted("no sh".to_owned()),
                 None,
-                "it cannot be started: no sh",
+                "it could not be started: no sh",
             ),
         ] {
             assert_eq!(judge(&end, last), Err(reason.to_owned()), "{end:?}");

@@ -40,7 +40,10 @@ impl ControlGroup {
         match Self::make_in(&own, launcher) {
             Ok(group) => Some(group),
             Err(error) => {
-                debug!("no control group below {}: {error}", own.display());
+                debug!(
+                    "cannot create a control group below {}: {error}",
+                    own.display()
+                );
                 None
             }
         }
@@ -84,7 +87,12 @@ impl ControlGroup {
             made => made,
         };
         made.and_then(|()| File::open(&directory))
-            .inspect_err(|error| debug!("no control group {}: {error}", directory.display()))
+            .inspect_err(|error| {
+                debug!(
+                    "cannot create control group {}: {error}",
+                    directory.display()
+                )
+            })
             .ok()
     }
 
@@ -114,7 +122,10 @@ impl ControlGroup {
             }
         }
         if let Err(error) = fs::remove_dir(&self.directory) {
-            debug!("remove control group {}: {error}", self.directory.display());
+            debug!(
+                "cannot remove control group {}: {error}",
+                self.directory.display()
+            );
         }
     }
 
@@ -125,7 +136,7 @@ impl ControlGroup {
 
 fn kill(directory: &Path) {
     if let Err(error) = fs::write(directory.join("cgroup.kill"), "1") {
-        debug!("kill control group {}: {error}", directory.display());
+        debug!("cannot kill control group {}: {error}", directory.display());
     }
 }
 

@@ -88,7 +88,7 @@ pub enum AgentError {
         source: io::Error,
     },
     /// Another node reported a final failure, so no further attempt can succeed.
-    #[error("node {node} has failed for good, so this node has stopped too: {reason}")]
+    #[error("node {node} has failed permanently, so this node has stopped too: {reason}")]
     PeerFailed {
         /// Node that failed.
         node: String,
@@ -106,7 +106,7 @@ pub enum AgentError {
     },
     /// The keeper, which watches over the agent, was killed.
     /// The agent stopped the workers immediately.
-    #[error("the keeper of this run was killed (SIGKILL?), so the workers were stopped")]
+    #[error("the keeper of this run was killed, probably by SIGKILL, so the workers were stopped")]
     KeeperLost,
     /// Unusable input of the plan; the text names the input and the reason.
     #[error("{0}")]

@@ -186,7 +186,7 @@ mod tests {
     fn anything_else_than_the_two_forms_is_noted_with_a_reason() {
         let cases = [
             ("", "is empty"),
-            ("{\"mess", "is no JSON"),
+            ("{\"mess", "is not valid JSON"),
             ("[1]", "has no \"message\""),
             ("{\"message\": 5}", "has no \"message\""),
         ];

@@ -49,7 +49,7 @@ pub fn raise_open_files_limit() -> Option<u64> {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!("raise the limit of open files: {error}");
+        tracing::debug!("cannot raise the limit of open files: {error}");
     }
     limit.current
 }

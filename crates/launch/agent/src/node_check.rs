@@ -111,7 +111,7 @@ async fn remind(plan: &NodeCheckPlan) {
         warn!(
             target: reminder::TARGET,
             left,
-            "waiting for the check of this node; {left} s left; it runs `{}`",
+            "waiting for the check of this node; {left} s left; the command is `{}`",
             plan.command
         );
     }

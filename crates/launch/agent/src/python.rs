@@ -47,12 +47,15 @@ pub fn interpreter(
     let active = variable(VIRTUAL_ENV).map(|root| Path::new(root).join("bin"));
     let own = if active.is_none() { own() } else { None };
     let candidates = [
-        (linked, "of the environment that the link `torchrun` is in"),
-        (active.as_deref(), "VIRTUAL_ENV names its environment"),
-        (link, "beside the link `torchrun`"),
+        (
+            linked,
+            "from the environment that contains the link `torchrun`",
+        ),
+        (active.as_deref(), "from the environment in VIRTUAL_ENV"),
+        (link, "next to the link `torchrun`"),
         (
             own.as_deref(),
-            "beside this program, in an environment with more packages",
+            "next to this program, in an environment with other packages",
         ),
     ];
     for (directory, reason) in candidates {

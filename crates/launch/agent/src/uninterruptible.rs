@@ -72,8 +72,8 @@ impl KernelHolds {
             let wait_channel = self.seen(*pid).wait_channel;
             match sighting {
                 Sighting::First(_) => warn!(
-                    "worker with local rank {worker} (pid {}) is in an uninterruptible wait of the \
-                     kernel (state D{}); it is given up if that lasts",
+                    "worker with local rank {worker} (pid {}) is in an uninterruptible wait in the \
+                     kernel (state D{}); the agent reports a failure if this lasts",
                     pid.as_raw_nonzero(),
                     wait_channel.map_or_else(String::new, |channel| format!(", in {channel}"))
                 ),

@@ -260,7 +260,7 @@ impl Refusal {
                 plain: Some(plain), ..
             }) = &mut self
         {
-            plain.push_str(&format!(" (the value is that of the variable {name})"));
+            plain.push_str(&format!(" (the value comes from the variable {name})"));
         }
         self
     }

@@ -269,7 +269,9 @@ impl Explanation {
     ///
     /// Each value has one line: name, value and origin.
     pub(crate) fn table(&self) -> String {
-        let mut text = String::from("Nothing is started: this is what would be, and why.\n");
+        let mut text = String::from(
+            "Nothing was started. These settings, with their origins, would be used:\n",
+        );
         let width = |column: fn(&Line) -> &str| {
             let lines = self.sections.iter().flat_map(|section| &section.lines);
             let widths = lines.map(|line| column(line).chars().count());

@@ -10,7 +10,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "rdzv needs Linux (subreapers, inotify and /proc): build it for a Linux target, in a container or virtual machine if need be"
+    "rdzv needs Linux (subreapers, inotify and /proc): build it for a Linux target, in a container \
+     or virtual machine if necessary"
 );
 
 mod args;

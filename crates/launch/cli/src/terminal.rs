@@ -171,7 +171,8 @@ fn write_out(commands: &Receiver<Command>) {
         }
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let note = format!("rdzv: {lost} lines were lost here: the reader was too slow\n");
+            let note =
+                format!("rdzv: {lost} lines were lost here, because the reader was too slow\n");
             write_own_lines(note.as_bytes());
         }
     }
@@ -251,7 +252,7 @@ pub(crate) fn print_line(line: &str) {
 pub(crate) fn show(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(&format!("rdzv: write to stdout: {error}"));
+            complain(&format!("rdzv: cannot write to stdout: {error}"));
             Exit::Failure.into()
         }
         _ => Exit::Success.into(),

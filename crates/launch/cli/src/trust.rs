@@ -26,8 +26,9 @@ use crate::explanation::Draft;
 use crate::terminal::{complain, show};
 
 /// Warning for a run or store without a token.
-pub(crate) const NO_TOKEN: &str = "no job token is given, so everybody who reaches the ports of this job can \
-    read, change and end it; make a token with `rdzv token --output FILE` and give every node --token-file FILE";
+pub(crate) const NO_TOKEN: &str = "this job has no token: anyone who can reach its ports can read, \
+                                   change or stop it; create a token with `rdzv token --output \
+                                   FILE` and start every node with --token-file FILE";
 
 /// Warning for `--torch-clients any`.
 const ANY_CLIENT: &str = "--torch-clients any admits clients without the token, such as agents \
@@ -101,7 +102,7 @@ impl TrustArgs {
             let token = token.map_err(|e| Refusal::argument("--token-file", &e.to_string()))?;
             if is_readable_by_others(&path).unwrap_or(false) {
                 trust.warnings.push(format!(
-                    "other users of this host may read the token file {}; `chmod 600` it",
+                    "other users of this host can read the token file {}; run `chmod 600` on it",
                     path.display()
                 ));
             }
@@ -124,13 +125,14 @@ impl TrustArgs {
                 trust.variables.extend(files);
             }
             _ => {
-                let problem = "--tls-cert, --tls-key and --tls-ca belong together; give all three";
+                let problem =
+                    "--tls-cert, --tls-key and --tls-ca belong together; specify all three";
                 return Err(Refusal::argument("--tls-cert", problem));
             }
         }
         if let Some(who) = &self.torch_clients {
             if trust.credentials.is_empty() {
-                let problem = "it needs a job token or certificates; give --token-file too";
+                let problem = "it needs a job token or certificates; specify --token-file too";
                 return Err(Refusal::argument("--torch-clients", problem));
             }
             trust.torch_clients = match who.as_str() {
@@ -139,7 +141,7 @@ impl TrustArgs {
                 "any" => TorchClients::Any,
                 // A value from the environment has not been checked before.
                 other => {
-                    let problem = format!("'{other}' is none of deny, job and any");
+                    let problem = format!("'{other}' is not one of deny, job and any");
                     return Err(Refusal::argument("--torch-clients", &problem));
                 }
             };
@@ -153,11 +155,11 @@ impl TrustArgs {
 
 /// Adds the section about the secret to an explanation.
 pub(crate) fn explain(draft: &mut Draft) {
-    draft.section("The secret of the job");
+    draft.section("Job token and TLS");
     draft.flag("token", "token_file");
     draft.flag("PyTorch's clients", "torch_clients");
     draft.flag("certificate", "tls_cert");
-    draft.flag("its key", "tls_key");
+    draft.flag("key of the certificate", "tls_key");
     draft.flag("authority", "tls_ca");
 }
 
@@ -226,7 +228,7 @@ pub(crate) fn make_token(arguments: &TokenArgs) -> ExitCode {
             Ok(()) => Exit::Success.into(),
             Err(error) => {
                 complain(&format!(
-                    "rdzv token: cannot create {}: {error}; name a file that does not exist yet",
+                    "rdzv token: cannot create {}: {error}; specify a file that does not exist yet",
                     path.display()
                 ));
                 Exit::Usage.into()
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!(trust.variables, [(RDZV_JOB_TOKEN_FILE, flag)]);
         assert!(trust.warnings.is_empty());
         let error = resolve(&TrustArgs::default(), &[(RDZV_JOB_TOKEN_FILE, &variable)]);
-        assert!(error.unwrap_err().contains("5 bytes can be guessed"));
+        assert!(error.unwrap_err().contains("5 bytes is too easy to guess"));
     }
 
     #[test]
@@ -292,7 +294,7 @@ mod tests {
         };
         let error = resolve(&arguments, &[]).unwrap_err();
         assert!(
-            error.contains("'denny' is none of deny, job and any"),
+            error.contains("'denny' is not one of deny, job and any"),
             "{error}"
         );
         for (tls_cert, tls_key, tls_ca) in [
@@ -307,7 +309,7 @@ mod tests {
                 ..TrustArgs::default()
             };
             let error = resolve(&arguments, &[]).unwrap_err();
-            assert!(error.contains("give all three"), "{error}");
+            assert!(error.contains("specify all three"), "{error}");
         }
     }
 }

@@ -158,7 +158,7 @@ fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
     for attempt in 0..2 {
         let victim = processes(&story)[4 * attempt + 1];
         kill_process(victim, Signal::KILL).unwrap();
-        while attempt == 0 && !story.contains("done again") {
+        while attempt == 0 && !story.contains("repeated") {
             assert_ne!(lines.read_line(&mut story).unwrap(), 0, "{story}");
         }
     }
@@ -167,7 +167,7 @@ fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
     assert_eq!(output.status.code(), Some(1), "{story}");
     let complaint = text(&output.stderr);
     assert!(
-        complaint.contains("This is not how it should have gone: the workers failed"),
+        complaint.contains("The demo did not run as expected: the workers failed"),
         "{complaint}"
     );
     assert!(complaint.contains("ended by SIGKILL"), "{complaint}");

@@ -66,7 +66,7 @@ impl Regrouped<'_> {
             MembershipCause::Restarted => {
                 let (who, _) = reason.split_once(" joins").unwrap_or((reason, ""));
                 let (who, _) = who.split_once(" has left").unwrap_or((who, ""));
-                format!("{who} restarts its workers, so all do")
+                format!("{who} restarts its workers, so all nodes restart theirs")
             }
             MembershipCause::Lost => reason.to_owned(),
         };
@@ -163,7 +163,7 @@ mod tests {
             (
                 "node b_1_0 joins again",
                 Some(2),
-                "b restarts its workers, so all do; 2 nodes continue",
+                "b restarts its workers, so all nodes restart theirs; 2 nodes continue",
             ),
         ] {
             assert_eq!(Regrouped { reason, nodes }.sentence(), text);

@@ -140,7 +140,10 @@ fn not_started(reason: &str) -> String {
         .strip_suffix(MISSING)
         .and_then(|rest| rest.split_once("can't open file "));
     match script {
-        Some((_, script)) => format!("there is no file {}", script.trim_end_matches([':', ' '])),
+        Some((_, script)) => format!(
+            "No such file or directory: {}",
+            script.trim_end_matches([':', ' '])
+        ),
         None => reason.replace(MISSING, "No such file or directory"),
     }
 }
@@ -221,13 +224,13 @@ fn attempts(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let skipped = run.attempts.len().saturating_sub(ATTEMPTS);
     let each = run.attempts[skipped..].iter().map(|attempt| {
         let why = attempt.failure.as_ref().map_or_else(
-            || "not known here".to_owned(),
+            || "unknown".to_owned(),
             |failure| format!("{}: {}", subject(failure), cause(failure, 60)),
         );
         format!("{}: {why}", attempt.number)
     });
     let each: Vec<String> = each.collect();
-    let text = format!("attempts before: {}", each.join("; "));
+    let text = format!("earlier attempts: {}", each.join("; "));
     within(said(LineRole::Detail, &text, width), width, ROWS.2)
 }
 

@@ -9,7 +9,7 @@ use crate::line::{Line, LineRole, said};
 use crate::quantity::time;
 
 /// Returns the lines that report the notice.
-/// For example: `preemption: SIGUSR1; the workers have 30 s to end on their own`. `by` is the rank
+/// For example: `preemption: SIGUSR1; the workers have 30 s to exit`. `by` is the rank
 /// of the node that received the signal; `None` means this node.
 pub fn notice(
     signal: i32,
@@ -19,7 +19,7 @@ pub fn notice(
 ) -> Vec<Line> {
     let at = by.map_or_else(String::new, |by| format!(" at the node with rank {by}"));
     let text = format!(
-        "preemption: {}{at}; the workers have {} to end on their own",
+        "preemption: {}{at}; the workers have {} to exit",
         signal::in_words(signal),
         time(shutdown_timeout)
     );
@@ -32,11 +32,11 @@ pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) 
     let signal = signal::in_words(signal);
     let used = used.as_secs_f64();
     let text = if in_order {
-        format!("preempted by {signal}; the workers of this node have ended after {used:.1} s")
+        format!("preempted by {signal}; the workers of this node exited after {used:.1} s")
     } else {
         format!(
-            "preempted by {signal}; after {used:.1} s not all workers of this node had ended on their own, with 0 or \
-             by that signal"
+            "preempted by {signal}; after {used:.1} s, not all workers of this node had exited \
+             with code 0 or by that signal"
         )
     };
     said(LineRole::Warning, &text, width)
@@ -55,7 +55,7 @@ mod tests {
         let shutdown_timeout = Duration::from_secs(30);
         let here = text(&notice(10, None, shutdown_timeout, None));
         assert!(
-            here.contains("preemption: SIGUSR1; the workers have 30 s to end on their own"),
+            here.contains("preemption: SIGUSR1; the workers have 30 s to exit"),
             "{here}"
         );
         let there = text(&notice(10, Some(GroupRank(3)), shutdown_timeout, None));
@@ -70,7 +70,7 @@ mod tests {
         let used = Duration::from_millis(2040);
         let good = text(&ended(15, used, true, None));
         assert!(
-            good.contains("preempted by SIGTERM; the workers of this node have ended after 2.0 s"),
+            good.contains("preempted by SIGTERM; the workers of this node exited after 2.0 s"),
             "{good}"
         );
         assert!(text(&ended(15, used, false, None)).contains("not all workers of this node"));

@@ -41,7 +41,7 @@ impl Stop<'_> {
         let who = ranks(self.ranks);
         let have = if self.ranks.len() == 1 { "has" } else { "have" };
         if self.ranks.is_empty() {
-            return format!("{again}: no worker runs; the run ends");
+            return format!("{again}: no worker is running; the run ends");
         }
         if self.left.is_zero() {
             return format!(
@@ -52,13 +52,14 @@ impl Stop<'_> {
         let left = time(self.left);
         match self.request {
             0 | 1 => format!(
-                "{again}: {who} {have} {left} to end; a second {again} leaves {}, a third kills them",
+                "{again}: {who} {have} {left} to exit; a second {again} leaves {}, a third kills \
+                 them",
                 time(self.left / 4)
             ),
             2 => {
-                format!("{again}: {who} {have} {left} left to end; one more {again} kills them")
+                format!("{again}: {who} {have} {left} left to exit; one more {again} kills them")
             }
-            _ => format!("{again}: {who} {have} {left} left to end"),
+            _ => format!("{again}: {who} {have} {left} left to exit"),
         }
     }
 
@@ -71,7 +72,7 @@ impl Stop<'_> {
 /// Returns the lines for workers that are killed after the shutdown timeout.
 pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     let text = format!(
-        "{} did not end within the shutdown timeout and {} killed",
+        "{} did not exit within the shutdown timeout and {} killed",
         self::ranks(ranks),
         if ranks.len() == 1 { "is" } else { "are" }
     );
@@ -79,7 +80,7 @@ pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
 }
 
 /// Returns the final lines of a run that a signal ended.
-/// For example: `ended by SIGTERM after 12 s; 8 workers ended`.
+/// For example: `ended by SIGTERM after 12 s; 8 workers exited`.
 pub fn ended(
     signal: i32,
     after: Duration,
@@ -92,12 +93,12 @@ pub fn ended(
         signal => signal::in_words(signal),
     };
     let mut text = format!(
-        "ended by {name} after {}; {} ended",
+        "stopped by {name} after {}; {} exited",
         time(after),
         count(workers, "worker")
     );
     if killed > 0 {
-        text += &format!(", {killed} of them by {}", signal::in_words(KILL));
+        text += &format!(", {killed} of them killed by {}", signal::in_words(KILL));
     }
     said(LineRole::Warning, &text, width)
 }
@@ -145,7 +146,10 @@ mod tests {
         };
         assert_eq!(stop.sentence(), "SIGTERM: rank 3 is killed");
         let stop = Stop { ranks: &[], ..stop };
-        assert_eq!(stop.sentence(), "SIGTERM: no worker runs; the run ends");
+        assert_eq!(
+            stop.sentence(),
+            "SIGTERM: no worker is running; the run ends"
+        );
     }
 
     #[test]
@@ -153,11 +157,12 @@ mod tests {
         let text = |number| ended(2, Duration::from_secs(12), 8, number, None)[0].text();
         assert_eq!(
             text(0),
-            "rdzv: ended by Ctrl-C (SIGINT) after 12 s; 8 workers ended"
+            "rdzv: stopped by Ctrl-C (SIGINT) after 12 s; 8 workers exited"
         );
         assert_eq!(
             text(2),
-            "rdzv: ended by Ctrl-C (SIGINT) after 12 s; 8 workers ended, 2 of them by SIGKILL"
+            "rdzv: stopped by Ctrl-C (SIGINT) after 12 s; 8 workers exited, 2 of them killed by \
+             SIGKILL"
         );
         assert_eq!(
             killed(&[3], None)[0].text(),

@@ -36,7 +36,7 @@ impl Success {
         );
         for (one, several, reasons) in [
             ("restart", "restarts", &self.restarts),
-            ("change of nodes", "changes of nodes", &self.changes),
+            ("membership change", "membership changes", &self.changes),
         ] {
             let number = reasons.len();
             if number > 0 {
@@ -81,8 +81,8 @@ mod tests {
         success.changes.push("node-b is lost (killed)".to_owned());
         assert_eq!(
             success.sentence(),
-            "finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: out of memory), 1 change of nodes \
-             (node-b is lost (killed))"
+            "finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: out of memory), 1 \
+             membership change (node-b is lost (killed))"
         );
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn spawn(
             runtime.block_on(async {
                 tokio::select! {
                     failed = serve(socket, handlers) => if let Err(error) = failed {
-                        tracing::warn!(%error, "the worker's control plane has ended");
+                        tracing::warn!(%error, "the worker's control plane has stopped");
                     },
                     _ = ended => {}
                 }
@@ -174,7 +174,7 @@ async fn ask(name: &str, handler: Handler, request: hyper::Request<Incoming>) ->
 
 fn panic_text(error: JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else {
-        return "the worker is ending".to_owned();
+        return "the worker is shutting down".to_owned();
     };
     let text = panic
         .downcast_ref::<&str>()

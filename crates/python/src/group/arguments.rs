@@ -30,8 +30,8 @@ pub(super) fn reduce_op(operation: &str, name: &str, factor: Option<f64>) -> PyR
         }
         _ => {
             return Err(PyValueError::new_err(format!(
-                "{operation}: op is {name:?}; there are sum, avg, prod, min, max, band, bor, bxor and \
-                 premul_sum(factor)"
+                "{operation}: op is {name:?}; it must be sum, avg, prod, min, max, band, bor, bxor \
+                 or premul_sum(factor)"
             )));
         }
     })
@@ -93,7 +93,7 @@ impl Arrays {
             return Ok(());
         }
         Err(self.argument.refused(format!(
-            "is a list of {} arrays; the group has {world_size} ranks",
+            "is a list of {} arrays, but the group has {world_size} ranks",
             self.arrays.len()
         )))
     }
@@ -172,7 +172,7 @@ pub(super) fn splits(
         |rule: String| PyValueError::new_err(format!("{operation}: {name} {given:?} {rule}"));
     if given.len() != world_size as usize {
         return Err(wrong(format!(
-            "has {} entries; the group has {world_size} ranks",
+            "has {} entries, but the group has {world_size} ranks",
             given.len()
         )));
     }
@@ -181,7 +181,9 @@ pub(super) fn splits(
     let rows = rows.unwrap_or(elements);
     let sum: usize = lengths.iter().sum();
     if sum != rows {
-        return Err(wrong(format!("sums to {sum}; the array has {rows} rows")));
+        return Err(wrong(format!(
+            "has the sum {sum}, but the array has {rows} rows"
+        )));
     }
     let of_row = elements.checked_div(rows).unwrap_or(0);
     Ok(Some(lengths.iter().map(|rows| rows * of_row).collect()))
@@ -208,7 +210,7 @@ pub(super) fn one_sided(
              world_size arrays"
         ))),
         (Some(_), false) => Err(PyValueError::new_err(format!(
-            "{operation}: {name} counts on the root only; pass None on the other ranks"
+            "{operation}: {name} is used only on the root; pass None on the other ranks"
         ))),
         (None, false) => Ok(None),
     }

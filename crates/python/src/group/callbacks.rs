@@ -25,7 +25,7 @@ pub(super) fn refuse(group: u64, operation: &str) -> PyResult<()> {
         return Ok(());
     }
     Err(PyRuntimeError::new_err(format!(
-        "{operation}: called in a callback of the same group, on the thread that runs its operations; pass async_=True, \
-         or call it elsewhere"
+        "{operation}: called in a callback of the same group, on the thread that runs its \
+         operations; pass async_=True, or call it outside of the callback"
     )))
 }

@@ -20,8 +20,8 @@ pub(super) fn end(group: &Shared) {
         return;
     }
     let text = format!(
-        "the interpreter ends while rank {} of process group {} is in an operation, which has failed; call close() \
-         before",
+        "the interpreter is shutting down while rank {} of process group {} is in an operation, so \
+         the operation failed; call close() before the end of the program",
         group.rank, group.name
     );
     Python::try_attach(|py| {

@@ -100,7 +100,7 @@ impl NativeGroup {
 
     fn closed(&self) -> PyErr {
         let location = self.0.closed.lock();
-        let location = location.as_deref().unwrap_or("an unknown place");
+        let location = location.as_deref().unwrap_or("an unknown location");
         PyRuntimeError::new_err(format!("this Group was closed at {location}"))
     }
 

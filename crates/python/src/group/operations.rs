@@ -83,14 +83,15 @@ impl NativeGroup {
     ) -> PyResult<Self> {
         let world_size = u32::try_from(world_size).ok().filter(|size| *size > 0);
         let world_size = world_size
-            .ok_or_else(|| PyValueError::new_err("world_size is no positive number of ranks"))?;
+            .ok_or_else(|| PyValueError::new_err("world_size is not a positive number of ranks"))?;
         let rank = rank_argument("rank", rank, world_size)?;
-        let epoch = u64::try_from(epoch)
-            .map_err(|_| PyValueError::new_err(format!("epoch is {epoch}: it counts from 0")))?;
+        let epoch = u64::try_from(epoch).map_err(|_| {
+            PyValueError::new_err(format!("epoch is {epoch}: it must be 0 or more"))
+        })?;
         let address = address
             .map(|address| {
                 address.parse().map_err(|_| {
-                    PyValueError::new_err(format!("address {address:?} is no IP address"))
+                    PyValueError::new_err(format!("address {address:?} is not an IP address"))
                 })
             })
             .transpose()?;
@@ -332,8 +333,8 @@ impl NativeGroup {
                 return Ok(vec![len / world_size as usize; world_size as usize]);
             }
             Err(PyValueError::new_err(format!(
-                "{NAME}: {name} has {len} elements, which is no multiple of the world size, {world_size}; pass \
-                 {name}_splits"
+                "{NAME}: {name} has {len} elements, which is not a multiple of the world size, \
+                 {world_size}; pass {name}_splits"
             )))
         };
         let split = to.is_some() || from.is_some();
@@ -354,7 +355,7 @@ impl NativeGroup {
         let own = self.0.rank as usize;
         if to[own] != from[own] {
             return Err(PyValueError::new_err(format!(
-                "{NAME}: this rank, {own}, has {} elements for itself, and room for {}",
+                "{NAME}: this rank, {own}, has {} elements for itself, but room for {}",
                 from[own] / lanes,
                 to[own] / lanes
             )));

@@ -32,7 +32,8 @@ impl Turn {
         let mut threads = self.threads.lock();
         if threads.front() == Some(&own) {
             return Err(PyRuntimeError::new_err(format!(
-                "{operation}: called by a signal handler inside of an operation of the same group; call it afterwards"
+                "{operation}: called by a signal handler during an operation of the same group; \
+                 call it after the operation"
             )));
         }
         threads.push_back(own);

@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for Inline {
         let bytes = <&[u8]>::deserialize(deserializer)?;
         if bytes.len() > LONGEST_BODY {
             return Err(D::Error::custom(
-                "a pickle of this length belongs beside the body",
+                "a pickle of this length must be outside the body",
             ));
         }
         Ok(Self(Bytes::copy_from_slice(bytes)))

@@ -257,7 +257,7 @@ impl AgentObject {
         options: &str,
     ) -> PyResult<Self> {
         let words: Keywords = serde_json::from_str(options)
-            .map_err(|error| PyValueError::new_err(format!("the options: {error}")))?;
+            .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let options = RpcOptions::from_words(&words).map_err(|error| of_rpc(py, &error))?;
         let jobs = Arc::new(Calls::new(options.num_worker_threads as usize));
         let mut builder = RpcAgent::builder(name)
@@ -523,7 +523,10 @@ fn named(worker: &WorkerInfo) -> (String, u32) {
 }
 
 fn given_up() -> RpcError {
-    RpcError::new(RpcErrorKind::Cancelled, "the wait for the call was ended")
+    RpcError::new(
+        RpcErrorKind::Cancelled,
+        "the wait for the call was cancelled",
+    )
 }
 
 /// Memory that calls share with other workers of the host without a copy.

@@ -54,10 +54,10 @@ pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(Strin
         names: Vec::new(),
         buffers: 0,
     };
-    let refused = |why| PyValueError::new_err(format!("the pickle is refused: {why}"));
+    let refused = |why| PyValueError::new_err(format!("cannot accept the pickle: {why}"));
     scan.run().map_err(refused)?;
     if scan.buffers > buffers {
-        return Err(refused("it needs more buffers than came with it"));
+        return Err(refused("it needs more buffers than arrived with it"));
     }
     let names = scan.names.into_iter();
     Ok(names
@@ -68,7 +68,7 @@ pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(Strin
 impl<'a> Scan<'a> {
     fn run(&mut self) -> Scanned<()> {
         if !matches!(self.left, [0x80, 4 | 5, ..]) {
-            return Err("it is not of protocol 4 or 5");
+            return Err("it does not use protocol 4 or 5");
         }
         loop {
             match self.byte()? {
@@ -105,9 +105,12 @@ impl<'a> Scan<'a> {
                 b'(' => self.marks.push(self.stack.len()), // MARK
                 b'0' => drop(self.pop()?),                 // POP
                 b'1' => drop(self.cut_at_mark()?),         // POP_MARK
-                0x94 => self
-                    .memo
-                    .push(*self.stack.last().ok_or("there is no value to keep")?), // MEMOIZE
+                0x94 => self.memo.push(
+                    *self
+                        .stack
+                        .last()
+                        .ok_or("it stores a value that does not exist")?,
+                ), // MEMOIZE
                 b'h' => self.recall(1)?,                   // BINGET
                 b'j' => self.recall(4)?,                   // LONG_BINGET
                 0x93 => self.name()?,                      // STACK_GLOBAL
@@ -125,16 +128,13 @@ impl<'a> Scan<'a> {
         }
         match (self.left, &*self.stack, &*self.marks) {
             ([], [_], []) => Ok(()),
-            ([_, ..], ..) => Err("bytes follow its end"),
-            _ => Err("it does not leave one value"),
+            ([_, ..], ..) => Err("it has bytes after its end"),
+            _ => Err("it does not produce exactly one value"),
         }
     }
 
     fn take(&mut self, count: usize) -> Scanned<&'a [u8]> {
-        let (taken, left) = self
-            .left
-            .split_at_checked(count)
-            .ok_or("it ends in the middle")?;
+        let (taken, left) = self.left.split_at_checked(count).ok_or("it is truncated")?;
         self.left = left;
         Ok(taken)
     }
@@ -163,9 +163,11 @@ impl<'a> Scan<'a> {
             .last()
             .is_some_and(|mark| self.stack.len() <= *mark)
         {
-            return Err("it takes a value before a mark");
+            return Err("it pops a value from before a mark");
         }
-        self.stack.pop().ok_or("it takes from an empty stack")
+        self.stack
+            .pop()
+            .ok_or("it pops a value from an empty stack")
     }
 
     fn plain(&mut self, bytes: usize) -> Scanned<()> {
@@ -191,7 +193,7 @@ impl<'a> Scan<'a> {
 
     /// Removes the last mark and the values behind it, and returns their depth.
     fn cut_at_mark(&mut self) -> Scanned<usize> {
-        let mark = self.marks.pop().ok_or("there is no mark")?;
+        let mark = self.marks.pop().ok_or("it has no mark")?;
         let behind = self.stack.get(mark..).ok_or("a mark is beyond the stack")?;
         let depth = behind.iter().map(|value| value.depth).max();
         self.stack.truncate(mark);
@@ -200,7 +202,7 @@ impl<'a> Scan<'a> {
 
     fn push_deeper(&mut self, depth: usize) -> Scanned<()> {
         if depth >= DEPTH {
-            return Err("it is nested too deep");
+            return Err("it is nested too deeply");
         }
         self.push(Value {
             depth: depth + 1,
@@ -228,9 +230,12 @@ impl<'a> Scan<'a> {
 
     fn deepen(&mut self, depth: usize) -> Scanned<()> {
         if depth >= DEPTH {
-            return Err("it is nested too deep");
+            return Err("it is nested too deeply");
         }
-        let last = self.stack.last_mut().ok_or("there is nothing to add to")?;
+        let last = self
+            .stack
+            .last_mut()
+            .ok_or("it adds to a value that does not exist")?;
         if last.is_name {
             return Err("it changes a class or a function");
         }
@@ -242,14 +247,14 @@ impl<'a> Scan<'a> {
     fn recall(&mut self, bytes: usize) -> Scanned<()> {
         let number = self.number(bytes)?;
         let value = self.memo.get(number).copied();
-        self.push(value.ok_or("it recalls a value that was not kept")?);
+        self.push(value.ok_or("it uses a value that was not stored")?);
         Ok(())
     }
 
     fn name(&mut self) -> Scanned<()> {
         let (name, module) = (self.pop()?, self.pop()?);
         let (Some(module), Some(name)) = (module.text, name.text) else {
-            return Err("a name in it is no text");
+            return Err("it has a name that is not a string");
         };
         self.names.push((module, name));
         self.push(Value {

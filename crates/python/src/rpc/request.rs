@@ -93,7 +93,7 @@ impl RpcRequest {
 }
 
 fn other() -> PyErr {
-    PyRuntimeError::new_err("the call needs another kind of answer")
+    PyRuntimeError::new_err("the call requires another kind of answer")
 }
 
 #[pymethods]
@@ -133,7 +133,7 @@ impl RpcRequest {
         match self.0.content.lock().take() {
             Some(content) => content.into_content(py),
             None => Err(PyRuntimeError::new_err(
-                "the call has no content, or it was taken",
+                "the call has no content, or the content was already taken",
             )),
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
     for method in METHODS {
         if !object.hasattr(method)? {
             return Err(PyTypeError::new_err(format!(
-                "torch_store must be a torch.distributed.Store, and {} has no {method}",
+                "torch_store must be a torch.distributed.Store, but {} has no {method}",
                 type_name(object)
             )));
         }
@@ -124,7 +124,7 @@ impl ForeignStore {
         let text = match called {
             Some(Ok(result)) => return Ok(result),
             Some(Err(text)) => text,
-            None => "the interpreter has ended".to_owned(),
+            None => "the interpreter has exited".to_owned(),
         };
         let lower = text.to_lowercase();
         Err(Failed {
@@ -170,7 +170,7 @@ impl ForeignStore {
                 what: failed.text,
                 endpoint: self.name.clone(),
                 elapsed: start.elapsed(),
-                remedy: "check that store and its server",
+                remedy: "check the store and its server",
             }
         }
     }
@@ -277,7 +277,7 @@ impl Store for ForeignStore {
         let text = |bytes| {
             str::from_utf8(bytes).map_err(|_| {
                 StoreError::Argument(format!(
-                    "compare_set of {} takes text only, and a value of key {key} is not UTF-8",
+                    "compare_set of {} accepts only text, but a value of key {key} is not UTF-8",
                     self.name
                 ))
             })

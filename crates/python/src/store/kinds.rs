@@ -79,9 +79,10 @@ impl TcpStoreObject {
         if !more.is_empty() || unknown.is_some() {
             let unknown = unknown.map(|unknown| unknown.keys().to_string());
             return Err(PyTypeError::new_err(format!(
-                "rdzv.TCPStore takes host and port, and the keywords timeout, wait, token and tls, \
-                 not {}\nhelp: it is only a client; the process that hosts the store makes an \
-                 rdzv.StoreServer(host, port)",
+                "rdzv.TCPStore accepts host and port, and the keywords timeout, wait, token and \
+                 tls, not {}\n\
+                 help: create an rdzv.StoreServer(host, port) in the process that hosts the store; \
+                 rdzv.TCPStore is only a client",
                 unknown.unwrap_or_else(|| more.to_string())
             )));
         }
@@ -138,7 +139,8 @@ impl FileStoreObject {
         };
         if world_size == 0 {
             return Err(PyValueError::new_err(
-                "world_size is 0: give the number of objects on the file, or -1 to keep it",
+                "world_size is 0: specify the number of objects that use the file, or -1 to retain \
+                 the file",
             ));
         }
         let store = store_call(py, || {
@@ -247,9 +249,7 @@ pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny
         Err(other) => other,
     };
     let store = store.downcast::<FileStore>().map_err(|_| {
-        PyTypeError::new_err(
-            "the handler of the URL has made a store of a class that is not known here",
-        )
+        PyTypeError::new_err("the handler of the URL returned a store of an unknown class")
     })?;
     let path = store.path().display().to_string();
     any(py, file(Arc::new(*store), path, -1))

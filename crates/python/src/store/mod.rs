@@ -407,7 +407,7 @@ impl StoreObject {
         let objects = values.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         if keys.len() != objects.len() {
             return Err(PyValueError::new_err(format!(
-                "keys has {} items and values has {}: give one value for each key",
+                "keys has {} items and values has {}: pass one value for each key",
                 keys.len(),
                 objects.len()
             )));

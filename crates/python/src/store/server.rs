@@ -89,7 +89,7 @@ impl StoreServer {
                 Some("any") => TorchClients::Any,
                 Some(other) => {
                     return Err(PyValueError::new_err(format!(
-                        "torch_clients is {other:?}: give \"job\", \"deny\" or \"any\""
+                        "torch_clients is {other:?}: pass \"job\", \"deny\" or \"any\""
                     )));
                 }
             },
@@ -185,7 +185,7 @@ impl StoreServer {
 /// caller's, so Python sends it over a pair of sockets.
 fn taken_over(py: Python<'_>, fd: RawFd) -> PyResult<TcpListener> {
     let refused = |error: &dyn std::fmt::Display| {
-        PyValueError::new_err(format!("fd {fd} is no bound TCP socket: {error}"))
+        PyValueError::new_err(format!("fd {fd} is not a bound TCP socket: {error}"))
     };
     let (ours, theirs) = UnixStream::pair()?;
     let passed = py.import("rdzv._sockets")?;

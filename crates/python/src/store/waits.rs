@@ -214,7 +214,7 @@ impl Blocked {
                 let error = StoreError::Service {
                     operation: "wait",
                     key: String::new(),
-                    what: format!("no thread could be started: {source}"),
+                    what: format!("cannot start a thread: {source}"),
                     endpoint: "this process".to_owned(),
                     elapsed: Duration::ZERO,
                     remedy: "raise the limit of threads, or use fewer waits at a time",

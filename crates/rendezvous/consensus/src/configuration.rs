@@ -158,7 +158,9 @@ impl Configuration {
             let voter_index = self.voter_indices.get(&step.member);
             let fault = match step.kind {
                 Kind::Removed if step.member == leader => Some("the leader hands over first"),
-                Kind::Removed if voter_index.is_none() => Some("the removed one is no member"),
+                Kind::Removed if voter_index.is_none() => {
+                    Some("the removed process is not a member")
+                }
                 Kind::Removed => None,
                 Kind::Learner if voter_index.is_some() => Some("the learner is a member already"),
                 Kind::Voter if self.voters.contains(&step.member) => {

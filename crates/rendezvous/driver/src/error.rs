@@ -16,7 +16,8 @@ pub enum RendezvousError {
     /// The store's address is in use, often by another agent with the same rank.
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
-         ({source})\nhelp: give each node a different --node-rank, or choose another --master-port"
+         ({source})\n\
+         help: give each node a different --node-rank, or choose another --master-port"
     )]
     AddressInUse {
         /// Address on which the store was to listen.
@@ -136,7 +137,7 @@ pub enum RendezvousError {
         elapsed: Duration,
     },
     /// Another node has failed permanently, and no node can replace it.
-    #[error("node {node} has failed for good: {reason}")]
+    #[error("node {node} has failed permanently: {reason}")]
     PeerFailed {
         /// Node that failed.
         node: String,
@@ -220,16 +221,16 @@ impl RendezvousError {
                 what: format!("no store was found ({reason}; {attempts} attempts)"),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
-                remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
-                         --rdzv-endpoint names it and that no firewall is in between, or wait longer \
-                         with --rdzv-conf read_timeout=SECONDS",
+                remedy: "start an agent on that host, or a store with `rdzv store`; check that \
+                         --rdzv-endpoint names that host and that no firewall blocks the \
+                         connection, or wait longer with --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
-                what: format!("something that is no store was found ({found})"),
+                what: format!("no store was found ({found})"),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
-                remedy: "check the address and port of --rdzv-endpoint, or choose a port that \
-                         nothing else uses",
+                remedy: "check the address and port of --rdzv-endpoint, or choose a port that no \
+                         other service uses",
             },
             StoreError::Silent {
                 peer,
@@ -250,8 +251,8 @@ impl RendezvousError {
                 limit,
             } => Self::Unreachable {
                 what: format!(
-                    "the reply to {operation} key {key} is at least {size} bytes long, and at most \
-                     {limit} are accepted"
+                    "the reply to {operation} key {key} is at least {size} bytes long, which \
+                     exceeds the limit of {limit},"
                 ),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
@@ -275,27 +276,28 @@ impl RendezvousError {
                 what: format!("the store did not answer ({operation} key {key})"),
                 endpoint,
                 elapsed: Some(elapsed),
-                remedy: "check the network and the load of its host; --rdzv-conf \
-                         read_timeout=SECONDS waits longer",
+                remedy: "check the network and the load of the store host, or wait longer with \
+                         --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::Listen { address, source } => Self::Unreachable {
                 what: format!("this node has to host the store, but cannot listen ({source})"),
                 endpoint: format!("{address}, for {endpoint}"),
                 elapsed: None,
-                remedy: "stop what uses the port or choose another one in --rdzv-endpoint, or \
-                         give --rdzv-conf is_host=0 if the store is there already",
+                remedy: "stop the process that uses the port, choose another port in \
+                         --rdzv-endpoint, or pass --rdzv-conf is_host=0 if the store is already \
+                         running",
             },
             StoreError::File {
                 operation, source, ..
             } => Self::Unreachable {
-                what: format!("cannot {operation} the file of the store ({source})"),
+                what: format!("cannot {operation} the store file ({source})"),
                 endpoint,
                 elapsed: None,
-                remedy: "check that --rdzv-endpoint names a file that this user may read and write, \
-                         in a directory that is there",
+                remedy: "check that --rdzv-endpoint names a file that this user can read and \
+                         write, in an existing directory",
             },
             StoreError::Corrupt { what, .. } => Self::Unreachable {
-                what: format!("something that is no store was found ({what})"),
+                what: format!("no store was found ({what})"),
                 endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job",

@@ -143,7 +143,7 @@ impl Kept {
         let (slots, note) = &mut *self.0.of_agent.lock();
         change(note);
         if let Err(error) = slots.write(|sequence| note.encode(sequence)) {
-            tracing::error!("the note for the next agent cannot be written: {error}");
+            tracing::error!("cannot write the record for the next agent: {error}");
         }
     }
 
@@ -178,7 +178,7 @@ impl Kept {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_LISTENERS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(io::Error::other("there are more sockets than can be kept"));
+            return Err(io::Error::other("too many sockets to retain"));
         }
         let byte = [IoSlice::new(&[0])];
         sendmsg(&self.0.deposit[0], &byte, &mut control, SendFlags::NOSIGNAL)?;

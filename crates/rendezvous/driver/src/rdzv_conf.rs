@@ -171,7 +171,7 @@ impl RendezvousConfig {
         let (option, mut limits) = ("store_max_memory", Limits::default());
         if let Some(text) = self.get(option) {
             limits.max_memory_bytes = parse_size(text).map_err(|error| {
-                RendezvousError::argument(format!("{option}('{text}') is no size: {error}."))
+                RendezvousError::argument(format!("{option}('{text}') is not a size: {error}."))
             })?;
         }
         Ok(limits)

@@ -129,7 +129,7 @@ pub(crate) fn beside(call: impl FnOnce() + Send + 'static) -> io::Result<Call> {
     };
     // tokio panics if the system has no thread left.
     let spawned = catch_unwind(AssertUnwindSafe(|| handle.spawn_blocking(call)));
-    spawned.map_err(|_| io::Error::other("there are too many threads"))?;
+    spawned.map_err(|_| io::Error::other("too many threads"))?;
     Ok(Call(Mutex::new(ended)))
 }
 
@@ -144,7 +144,7 @@ impl Call {
 /// Returns the error for a caller that cannot start a thread for `purpose`.
 pub(crate) fn no_thread(error: &io::Error, purpose: &str, endpoint: String) -> RendezvousError {
     RendezvousError::Unreachable {
-        what: format!("cannot start a thread ({error}) {purpose}"),
+        what: format!("cannot start a thread {purpose} ({error})"),
         endpoint,
         elapsed: None,
         remedy: "raise the limit of processes (ulimit -u)",

@@ -153,13 +153,13 @@ fn a_store_that_is_away_is_said_within_three_seconds_and_when_it_is_back() {
     assert!(began.elapsed() >= Duration::from_millis(2500), "{line}");
     assert_eq!(
         line,
-        "[job] the store h:1 has not answered for 3 s; the workers of this node continue, but \
-         no other node can join or leave; retrying; 88 s left; then the run ends here"
+        "[job] the store h:1 has not answered for 3 s; the workers of this node continue, but no \
+         other node can join or leave; retrying for 88 s more; then the run ends on this node"
     );
     store.hold(false);
     let line = warnings.recv_timeout(LONG).unwrap();
     assert!(
-        line.starts_with("[job] the store h:1 answers again, after "),
+        line.starts_with("[job] the store h:1 answers again after "),
         "{line}"
     );
     assert!(driver.shutdown());

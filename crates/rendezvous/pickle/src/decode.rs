@@ -78,7 +78,7 @@ impl<'a> Machine<'a> {
                 return Ok(None);
             }
             opcode::MEMOIZE => {
-                bounded(self.memo.len(), MOST_ITEMS, "remembered items")?;
+                bounded(self.memo.len(), MOST_ITEMS, "memo items")?;
                 let top = self.top()?;
                 self.memo.push(top);
                 return Ok(None);
@@ -233,7 +233,7 @@ impl<'a> Machine<'a> {
     /// Returns an error unless there is room for `more` items in compounds.
     fn contain(&mut self, more: usize) -> Result<(), Problem> {
         self.contained += more;
-        bounded(self.contained, MOST_ITEMS + 1, "items in compounds")
+        bounded(self.contained, MOST_ITEMS + 1, "items in containers")
     }
 
     /// Adds items to the compound on the stack; to a dict, keys and values in turn.
@@ -330,7 +330,7 @@ impl<'a> Machine<'a> {
             _ => &[],
         };
         call(class, items).ok_or(Problem::Expected {
-            wanted: "what a time, time zone or duration is made of",
+            wanted: "the parts of a time, time zone or duration",
             found: "something else",
         })
     }

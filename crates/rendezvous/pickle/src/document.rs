@@ -243,7 +243,7 @@ impl Budget {
     /// Subtracts `bytes` from the budget.
     pub fn spend(&mut self, bytes: usize) -> Result<(), Problem> {
         let too_much = Problem::TooMuch {
-            what: "bytes in it when unfolded",
+            what: "bytes when expanded",
             most: self.whole,
         };
         self.left = self.left.checked_sub(bytes).ok_or(too_much)?;

@@ -46,10 +46,10 @@ pub enum Problem {
     #[error("it ends in the middle of an instruction")]
     CutShort,
     /// Instruction that does not occur in a rendezvous state.
-    #[error("there is the instruction 0x{0:02x}, which no rendezvous state has")]
+    #[error("the instruction 0x{0:02x} does not occur in a rendezvous state")]
     Opcode(u8),
     /// Name that is not in the list of classes.
-    #[error("{module:?}.{name:?} is named; a rendezvous state may name five classes only")]
+    #[error("the class {module:?}.{name:?} does not occur in a rendezvous state")]
     Forbidden {
         /// Module of the named object, or the beginning of the module.
         module: String,
@@ -57,19 +57,19 @@ pub enum Problem {
         name: String,
     },
     /// Unknown version of the protocol.
-    #[error("protocol {0} is announced; known are those up to 5")]
+    #[error("the pickle uses protocol {0}, but only protocols up to 5 are supported")]
     Protocol(u8),
     /// Text that is not UTF-8.
     #[error("a text is not UTF-8")]
     NotText,
     /// Reference to an item that was never remembered.
-    #[error("item {0} is recalled, which was never remembered")]
+    #[error("memo item {0} is used before it is stored")]
     Memo(usize),
     /// Instruction that takes more items than the stack holds.
-    #[error("an instruction takes more than there is")]
+    #[error("an instruction takes more items than the stack has")]
     Missing,
     /// Item of another kind than the instruction needs.
-    #[error("there is {found} where {wanted} belongs")]
+    #[error("found {found} instead of {wanted}")]
     Expected {
         /// Kind that the instruction needs.
         wanted: &'static str,
@@ -77,7 +77,7 @@ pub enum Problem {
         found: &'static str,
     },
     /// Size that exceeds the size of every possible state.
-    #[error("there are more than {most} {what}, which no rendezvous state has")]
+    #[error("a rendezvous state never has more than {most} {what}")]
     TooMuch {
         /// Name of the counted things.
         what: &'static str,

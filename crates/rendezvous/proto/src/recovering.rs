@@ -45,10 +45,11 @@ impl fmt::Display for Recovering {
         if let Some(address) = &self.elsewhere {
             return write!(
                 formatter,
-                "the coordinator of round {round} was at {}, which is not an address of this one, and may still be \
-                 running; {back} of {size} nodes have connected here in {elapsed:.0} s, their workers are untouched, \
-                 and no other round forms; if that coordinator has exited, restart this process with --rdzv-conf \
-                 recover=true (rdzv store: --recover)",
+                "the coordinator of round {round} was at {}, which is not an address of this \
+                 process, and may still be running; {back} of {size} nodes have connected here in \
+                 {elapsed:.0} s, their workers continue, and no other round forms; if that \
+                 coordinator has exited, restart this process with --rdzv-conf recover=true (rdzv \
+                 store: --recover)",
                 escape(address),
             );
         }
@@ -62,7 +63,7 @@ impl fmt::Display for Recovering {
                 let few = match (left, self.is_noted) {
                     (Some(_), _) => "",
                     (None, true) => ", which is not more than half",
-                    (None, false) => ", and without a record all must be",
+                    (None, false) => ", and without a record, all nodes must be",
                 };
                 let left = left.map(|left| format!(" {:.1} s more", left.as_secs_f64()));
                 let left = left.unwrap_or_default();
@@ -145,7 +146,9 @@ mod tests {
         );
         (recovering.left, recovering.is_noted) = (None, false);
         let text = recovering.to_string();
-        assert!(text.contains("accounted for, and without a record all must be; waiting for"));
+        assert!(
+            text.contains("accounted for, and without a record, all nodes must be; waiting for")
+        );
         recovering.missing.clear();
         assert_eq!(
             recovering.to_string(),
@@ -193,10 +196,10 @@ mod tests {
         assert!(!recovering.is_over());
         assert_eq!(
             recovering.to_string(),
-            "the coordinator of round 7 was at 10.0.0.1:29400, which is not an address of this one, and may still be \
-             running; 2 of 3 nodes have connected here in 10 s, their workers are untouched, and no other round \
-             forms; if that coordinator has exited, restart this process with --rdzv-conf recover=true (rdzv store: \
-             --recover)"
+            "the coordinator of round 7 was at 10.0.0.1:29400, which is not an address of this \
+             process, and may still be running; 2 of 3 nodes have connected here in 10 s, their \
+             workers continue, and no other round forms; if that coordinator has exited, restart \
+             this process with --rdzv-conf recover=true (rdzv store: --recover)"
         );
     }
 }

@@ -97,7 +97,8 @@ impl fmt::Display for Waiting {
         let Some(arrived) = &self.arrived else {
             return write!(
                 formatter,
-                "waiting for nodes: the job needs {needed}; {left} left; start the same command on the others"
+                "waiting for nodes: the job needs {needed}; {left} left; start the same command on \
+                 the other nodes"
             );
         };
         let (nodes, hosts) = (arrived.nodes, hosts(arrived));
@@ -105,7 +106,8 @@ impl fmt::Display for Waiting {
             let nodes = count(nodes);
             write!(
                 formatter,
-                "in reserve: the job has its {nodes} ({hosts}); this one joins when one of them is lost"
+                "in reserve: the job has its {nodes} ({hosts}); this node joins when one of them \
+                 is lost"
             )
         } else if self.is_last_call() {
             write!(
@@ -115,7 +117,8 @@ impl fmt::Display for Waiting {
         } else {
             write!(
                 formatter,
-                "waiting for nodes: {nodes} of {needed} ({hosts}); {left} left; start the same command on the others"
+                "waiting for nodes: {nodes} of {needed} ({hosts}); {left} left; start the same \
+                 command on the other nodes"
             )
         }
     }
@@ -180,7 +183,8 @@ mod tests {
         state.participants.insert(node("node-c", 1), 0);
         assert_eq!(
             text(&state, &me, 4, 4),
-            "waiting for nodes: 2 of 4 (node-a, node-c); 8:20 left; start the same command on the others"
+            "waiting for nodes: 2 of 4 (node-a, node-c); 8:20 left; start the same command on the \
+             other nodes"
         );
         state.participants.insert(node("node-c", 2), 0);
         for number in 0..9 {
@@ -202,7 +206,7 @@ mod tests {
         state.redundancy_list.insert(spare.clone());
         assert_eq!(
             text(&state, &spare, 1, 1),
-            "in reserve: the job has its 1 node (node-a); this one joins when one of them is lost"
+            "in reserve: the job has its 1 node (node-a); this node joins when one of them is lost"
         );
     }
 
@@ -211,7 +215,8 @@ mod tests {
         let me = node("node-a", 1);
         assert_eq!(
             text(&RendezvousState::default(), &me, 2, 2),
-            "waiting for nodes: the job needs 2; 8:20 left; start the same command on the others"
+            "waiting for nodes: the job needs 2; 8:20 left; start the same command on the other \
+             nodes"
         );
     }
 

@@ -288,15 +288,15 @@ impl fmt::Display for Fact {
             }
             Self::Leaderless { coordinator } => write!(
                 formatter,
-                "the coordinator at {coordinator} is lost; the voters elect another one"
+                "the coordinator at {coordinator} is lost; the voters are electing another"
             ),
             Self::Replaced { endpoint } => write!(
                 formatter,
-                "the process at {endpoint} votes in place of the one that has ended there"
+                "the process at {endpoint} replaces the voter that exited there"
             ),
             Self::Fewer { voters } => write!(
                 formatter,
-                "voters have left; now there {} {}: {}",
+                "voters have left; there {} now {}: {}",
                 if voters.len() == 1 { "is" } else { "are" },
                 voters.len(),
                 voters.join(", ")
@@ -304,33 +304,42 @@ impl fmt::Display for Fact {
             Self::Voters { voters, learners } if let [one] = &voters[..] => {
                 write!(
                     formatter,
-                    "1 voter: {one}; if its machine is lost, the others wait for it"
+                    "1 voter: {one}; if its machine is lost, the other nodes wait for it"
                 )?;
                 match &learners[..] {
                     [] => Ok(()),
-                    [first, ..] => write!(formatter, "; if it ends in order, {first} continues"),
+                    [first, ..] => write!(formatter, "; if it exits normally, {first} takes over"),
                 }
             }
             Self::Founded { voters } | Self::Voters { voters, .. } => write!(
                 formatter,
-                "{} voters: {}; the rendezvous continues as long as more than half of them live",
+                "{} voters: {}; the rendezvous continues as long as more than half of them are \
+                 running",
                 voters.len(),
                 voters.join(", ")
             ),
             Self::Merged { other, had_round } => write!(
                 formatter,
                 "the coordinator of this run is at or reachable through {other}; this process leaves {} and joins it",
-                if *had_round { "its own group with its round" } else { "its own group, which had no round," }
+                if *had_round {
+                    "its own group with its round"
+                } else {
+                    "its own group, which had no round,"
+                }
             ),
             Self::TookOver => formatter.write_str(
-                "more than half of the voters had ended, and all were restarted; this process \
+                "more than half of the voters exited, and all were restarted; this process \
                  continues from its record",
             ),
             Self::GaveUp => formatter.write_str(
-                "more than half of the voters ended; the others found a new group and drop earlier rounds",
+                "more than half of the voters exited; the others form a new group and drop earlier \
+                 rounds",
             ),
             Self::Unsuitable { endpoint, why } => {
-                write!(formatter, "the process at {endpoint} cannot be a voter here: {why}")
+                write!(
+                    formatter,
+                    "the process at {endpoint} cannot be a voter here: {why}"
+                )
             }
         }
     }
@@ -346,7 +355,7 @@ fn write_succession(
         None => write!(formatter, " (term {term})"),
         Some(before) => write!(
             formatter,
-            " in place of {before} now (term {term}); workers are not touched for that"
+            " in place of {before} now (term {term}); workers continue"
         ),
     }
 }

@@ -209,7 +209,8 @@ impl World {
         let Announcement::Membership { round, reason, .. } = event else {
             return Ok(());
         };
-        let Some((numbers, _)) = reason.split_once(" nodes did not come back to the rendezvous")
+        let Some((numbers, _)) =
+            reason.split_once(" nodes did not reattach to the new coordinator")
         else {
             return Ok(());
         };

@@ -34,7 +34,8 @@ pub enum StoreError {
     },
     /// Not all members arrived at a barrier in time.
     #[error(
-        "barrier timeout after {}ms, key: {} (store {store}; {arrived} of {world_size} members came)",
+        "barrier timeout after {}ms, key: {} (store {store}; {arrived} of {world_size} members \
+         arrived)",
         .elapsed.as_millis(),
         shown(.key)
     )]
@@ -121,8 +122,8 @@ pub enum StoreError {
     },
     /// The reply exceeds the client's memory limit for one reply.
     #[error(
-        "cannot {operation} key {}: the reply of the store at {peer} is at least {size} bytes long, \
-         and at most {limit} are accepted\n\
+        "cannot {operation} key {}: the reply of the store at {peer} is at least {size} bytes \
+         long, which exceeds the limit of {limit}\n\
          help: check that it is the store of this job; for longer replies, raise \
          `TcpStoreOptions::max_reply_bytes`",
         shown(.key)

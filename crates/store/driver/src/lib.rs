@@ -9,7 +9,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "rdzv-store needs Linux (epoll and inotify): build it for a Linux target, in a container or virtual machine if need be"
+    "rdzv-store needs Linux (epoll and inotify): build it for a Linux target, in a container or \
+     virtual machine if necessary"
 );
 
 mod deadline;

@@ -32,7 +32,7 @@ pub fn port_user(port: u16) -> Option<String> {
         None => "a process that this user cannot see".to_owned(),
     };
     Some(if socket.listens {
-        format!("{user} listens at port {port}")
+        format!("{user} listens on port {port}")
     } else {
         format!(
             "an outgoing connection of {user} uses port {port}; the system assigns ports {range} to such connections"

@@ -48,7 +48,7 @@ pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Ve
                 remind(host, began.elapsed(), left, &mut reminder);
             }
             Err(_) => {
-                let why = "the look-up of its name took too long";
+                let why = "the lookup of its name timed out";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
         }
@@ -67,7 +67,8 @@ fn remind(host: &str, elapsed: Duration, left: Option<Duration>, reminder: &mut 
     tracing::warn!(
         target: reminder::TARGET,
         left,
-        "no name server has said where '{host}' is; {retries}; check the name, and /etc/resolv.conf of this host",
+        "no name server has answered the lookup of '{host}'; {retries}; check the name, and \
+         /etc/resolv.conf on this host",
     );
 }
 

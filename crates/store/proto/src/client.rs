@@ -90,7 +90,7 @@ pub enum OperationFailure {
     /// The caller stopped the operation.
     ///
     /// The connection is still usable if this happened during a wait.
-    #[error("the caller gave up")]
+    #[error("the caller stopped waiting")]
     GivenUp,
     /// The received bytes are not an answer to the request.
     #[error(transparent)]

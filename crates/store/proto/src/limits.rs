@@ -79,15 +79,19 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         "KiB" => 10,
         "MiB" => 20,
         "GiB" => 30,
-        _ => return Err("a size is a number of bytes, or one of KiB, MiB or GiB".to_owned()),
+        _ => {
+            return Err(
+                "a size is a number of bytes, or a number followed by KiB, MiB or GiB".to_owned(),
+            );
+        }
     };
     let number: usize = digits
         .trim()
         .parse()
-        .map_err(|_| format!("{digits:?} is no whole number"))?;
+        .map_err(|_| format!("{digits:?} is not a whole number"))?;
     number
         .checked_mul(1 << shift)
-        .ok_or_else(|| "that is more than this machine can address".to_owned())
+        .ok_or_else(|| "the size is more than this machine can address".to_owned())
 }
 
 #[cfg(test)]

@@ -185,14 +185,15 @@ impl Matching {
         let peer = self.peers.get(&from);
         let Some(incoming) = peer.and_then(|peer| peer.incoming.get(&number)) else {
             return Err(format!(
-                "values of message {number}, which were not requested"
+                "it sent values of message {number}, which were not requested"
             ));
         };
         let left = incoming.bytes - incoming.received;
         // Pieces without bytes would never end.
         if bytes > left || (bytes == 0 && incoming.bytes > 0) {
             return Err(format!(
-                "a piece of {bytes} bytes of message {number}, which has {left} bytes left"
+                "it sent a piece of {bytes} bytes of message {number}, of which only {left} bytes \
+                 were left"
             ));
         }
         Ok((incoming.operation, incoming.received))
@@ -236,7 +237,7 @@ impl Matching {
         let Some(sending) = peer.unmatched.remove(&number) else {
             return self.violation(
                 by,
-                format!("a match of message {number}, which it does not have"),
+                format!("it requested message {number}, which does not exist"),
             );
         };
         match sending.eager {
@@ -265,7 +266,10 @@ impl Matching {
         peer.arrived += 1;
         let due = peer.arrived;
         if envelope.number != due {
-            let found = format!("message {} where message {due} is due", envelope.number);
+            let found = format!(
+                "it sent message {} instead of message {due}",
+                envelope.number
+            );
             return self.violation(from, found);
         }
         let bytes = arrived.values.as_ref().map_or(0, Vec::len);
@@ -276,8 +280,8 @@ impl Matching {
         }
         if peer.kept == WINDOW || peer.kept_bytes + bytes > EAGER_WINDOW {
             let found = format!(
-                "message {due} of {bytes} eager bytes, when {} with {} bytes wait for a receive; the limits are {WINDOW} \
-                 and {EAGER_WINDOW}",
+                "it sent message {due} of {bytes} eager bytes, although {} messages with {} bytes \
+                 wait for a receive; the limits are {WINDOW} and {EAGER_WINDOW}",
                 peer.kept, peer.kept_bytes
             );
             return self.violation(from, found);

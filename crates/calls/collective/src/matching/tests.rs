@@ -255,9 +255,12 @@ fn whatever_a_rank_sends_its_share_of_memory_is_bounded() {
     );
     // Wrong numbers.
     let mut matching = Matching::default();
-    violation(matching.after(announced(1, 0, 1, 2)), "message 1 is due");
+    violation(
+        matching.after(announced(1, 0, 1, 2)),
+        "instead of message 1",
+    );
     let match_of_none = Input::Matched { by: 1, number: 1 };
-    violation(matching.after(match_of_none), "does not have");
+    violation(matching.after(match_of_none), "does not exist");
 }
 
 /// Two ranks and the messages in flight between them, first in, first out.

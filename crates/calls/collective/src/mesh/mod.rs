@@ -182,9 +182,9 @@ impl Mesh {
                 }
             }
             let state = if incoming.has_begun() {
-                "connected; part of its data has come"
+                "connected; part of its data has arrived"
             } else {
-                "connected; nothing of this step has come"
+                "connected; no data of this step has arrived"
             };
             self.wait(peer, Some(peer), state)?;
         }
@@ -240,7 +240,7 @@ impl Mesh {
             }
             let wait = *waiting.get_or_insert_with(|| self.spin().begin());
             if !self.spin_for(wait, None) {
-                self.wait(peer, None, "it does not take the data")?;
+                self.wait(peer, None, "it does not accept the data")?;
             }
         }
     }

@@ -39,7 +39,7 @@ impl Mesh {
             Ok(None) => Ok(true),
             Ok(Some(sent)) => {
                 self.check(peer, sent, incoming)?;
-                let found = "data beside the ring that it offered".to_owned();
+                let found = "it sent data outside the ring that it offered".to_owned();
                 Err(self.running().not_a_rank(self.named(peer), found))
             }
             Err(error) => {

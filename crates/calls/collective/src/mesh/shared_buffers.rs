@@ -46,7 +46,7 @@ impl Mesh {
         let call = self.running().call;
         if let Some(buffer) = &mut self.buffer {
             buffer.reserve().map_err(|error| CollectiveError::System {
-                what: format!("{call}: take memory to share"),
+                what: format!("allocate memory to share in {call}"),
                 source: io::Error::other(error),
             })?;
         }

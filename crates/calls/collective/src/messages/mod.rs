@@ -289,7 +289,7 @@ impl Inner {
         let Stage::Idle(setup) = std::mem::replace(&mut state.stage, Stage::Ended) else {
             return Err(CollectiveError::broken(LEFT));
         };
-        let what = "start the thread of a process group that moves messages";
+        let what = "start the message thread of a process group";
         let starting = |error| CollectiveError::system(what, error);
         let (commands, mailbox) = mailbox().map_err(starting)?;
         commands.send(command);

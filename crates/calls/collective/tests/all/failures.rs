@@ -22,7 +22,9 @@ fn ranks_that_do_not_join_are_named() {
         "{error}"
     );
     assert!(
-        error.to_string().contains("without ranks 1, 2, 3 of 4"),
+        error
+            .to_string()
+            .contains("ranks 1, 2, 3 of 4 have not joined"),
         "{error}"
     );
     let error = join(&store(), 2, 4, SHORT).unwrap_err();
@@ -277,7 +279,7 @@ fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
         let error = group.barrier().unwrap_err().to_string();
         assert!(
             error.contains(&format!(
-                "what is at {address} does not speak as rank 1 would"
+                "the process at {address} does not speak the protocol of rank 1"
             )),
             "{error}"
         );
@@ -298,7 +300,7 @@ fn a_monitored_barrier_names_everybody_who_did_not_come() {
         error
     });
     let text = errors[0].as_ref().unwrap().to_string();
-    assert!(text.contains("still without ranks 1, 3 of 5"), "{text}");
+    assert!(text.contains("for ranks 1, 3 of 5"), "{text}");
     let known = "the last known call of rank 1 is monitored_barrier() as operation 2";
     assert!(text.contains(known), "{text}");
     for rank in [2, 4] {

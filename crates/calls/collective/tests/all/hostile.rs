@@ -103,7 +103,7 @@ fn a_rank_that_only_its_own_host_reaches_is_named() {
         .set("rdzv/process_group/default/0/1", published.as_bytes())
         .unwrap();
     let error = join(&store, 0, 2, LONG).unwrap_err().to_string();
-    let expected = "rank 1 is on another host and listens there at 127.0.0.1:1 only";
+    let expected = "rank 1 is on another host but listens only on 127.0.0.1:1 there";
     assert!(error.contains(expected), "{error}");
 }
 
@@ -152,7 +152,7 @@ fn frames_that_no_rank_sends_end_the_group_and_name_the_peer() {
         (&values, "message 5 of 65536 eager bytes"),
         (&frame(8, 0, 4, 3, 0), "were not requested"),
         (&piece_too_long, "a piece of 5 bytes"),
-        (&frame(5, 7, 0, 3, 4), "message 1 is due"),
+        (&frame(5, 7, 0, 3, 4), "instead of message 1"),
         // A frame of collectives.
         (&frame(4, 0, 0, 1, 1), "RZPF"),
         (&request, "GET / HTTP/1.1"),
@@ -163,7 +163,7 @@ fn frames_that_no_rank_sends_end_the_group_and_name_the_peer() {
         let text = error.to_string();
         let is_named = matches!(error, CollectiveError::NotARank { peer: 1, .. });
         assert!(is_named, "{expected}: {text}");
-        let is_explained = text.contains("does not speak as rank 1 would");
+        let is_explained = text.contains("does not speak the protocol of rank 1");
         assert!(
             is_explained && text.contains(expected),
             "{expected}: {text}"

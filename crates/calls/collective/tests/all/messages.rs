@@ -305,8 +305,8 @@ fn the_end_of_the_time_limit_names_rank_tag_and_time() {
         ),
         (
             |group| group.receive(&mut [0_u8], None, 6).map(drop),
-            "receive(1 x u8, from any rank, tag 6) as operation 2: waited 0.3 s",
-            "no rank has sent a message with this tag",
+            "receive(1 x u8, from any rank, tag 6) as operation 2: no rank sent a message with this tag within 0.3 s",
+            "no rank sent a message with this tag",
         ),
     ];
     for (call, begin, state) in calls {

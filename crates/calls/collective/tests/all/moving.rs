@@ -212,7 +212,7 @@ fn an_object_of_another_type_is_named_and_leaves_the_group_good() {
         if group.rank() == 0 {
             let read = group.all_gather_objects(&String::from("text"));
             let error = read.unwrap_err().to_string();
-            let expected = "of rank 1 are no object of this type";
+            let expected = "from rank 1 are not an object of this type";
             assert!(error.contains(expected), "{error}");
         } else {
             // This rank may read the bytes of the other one as an object of its type.
@@ -235,6 +235,6 @@ fn nobody_is_made_to_reserve_more_than_the_limit() {
     let said = |text: &str| results.iter().filter(|error| error.contains(text)).count();
     let first = said("the 40 x u16 that rank 2 has");
     // Other ranks may receive the abort before they detect the error.
-    let others = said("gave up, because rank 2 failed");
+    let others = said("stopped, because rank 2 failed");
     assert!(first >= 1 && first + others == 3, "{results:?}");
 }

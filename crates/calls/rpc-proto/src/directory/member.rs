@@ -43,7 +43,8 @@ pub struct Departure {
 /// Value in the store that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{what} in the store cannot be read ({reason}): {beginning:?}; do all workers run the same version?"
+    "cannot parse {what} in the store ({reason}): {beginning:?}; check that all workers run the \
+     same version"
 )]
 pub struct BadRecord {
     /// Name of the expected value.

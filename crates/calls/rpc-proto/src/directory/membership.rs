@@ -34,7 +34,7 @@ pub enum JoinRefusal {
     #[error(transparent)]
     Devices(#[from] DeviceFault),
     /// The group has ended. The next group has another record.
-    #[error("this dynamic RPC group is over")]
+    #[error("this dynamic RPC group has ended")]
     Over,
 }
 

@@ -51,8 +51,8 @@ pub enum Mismatch {
     },
     /// The group is of another size.
     #[error(
-        "workers disagree on the world size: this worker was given {mine}, the group in this store \
-         has {theirs}; give all of them the same"
+        "workers disagree on the world size: this worker specifies {mine}, but the group in this \
+         store has {theirs}; give all workers the same world size"
     )]
     WorldSize {
         /// Size that this worker was given.
@@ -170,7 +170,7 @@ mod tests {
         };
         let sizes = text(PAIR, THREE);
         assert!(
-            sizes.contains("was given 3") && sizes.contains("has 2"),
+            sizes.contains("specifies 3") && sizes.contains("has 2"),
             "{sizes}"
         );
         for (round, mine) in [(PAIR, RoundKind::Dynamic), (RoundKind::Dynamic, PAIR)] {

@@ -10,30 +10,30 @@ use super::VERSION;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// First bytes that are not those of a frame.
-    #[error("no frame of rdzv: it begins with '{0}' instead of 'rdzc'")]
+    #[error("the bytes are not an rdzv frame: they begin with '{0}' instead of 'rdzc'")]
     Magic(String),
     /// First bytes of a TLS handshake.
     #[error(
-        "the peer speaks TLS and this worker does not: give certificates to all workers or to none"
+        "the peer uses TLS, but this worker does not: give certificates to all workers or to none"
     )]
     Tls,
     /// Another version of the format.
     #[error(
-        "the peer speaks version {0} of the frame format and this worker version {VERSION}: \
-         run the same rdzv on every worker"
+        "the peer uses version {0} of the frame format, but this worker uses version {VERSION}: \
+         run the same version of rdzv on all workers"
     )]
     Version(u8),
     /// Unknown kind of frame.
-    #[error("there are no frames of kind {0}")]
+    #[error("the frame has the unknown kind {0}")]
     Kind(u8),
     /// Reserved bits are set.
-    #[error("bits of {0} that must be 0 are not")]
+    #[error("reserved bits of {0} are not 0")]
     Reserved(&'static str),
     /// Unknown kind of location of a part.
-    #[error("a part cannot be at a place of kind {0}")]
+    #[error("a part has the unknown location kind {0}")]
     Location(u16),
     /// The body is too long.
-    #[error("a body of {announced} bytes is more than the limit of {limit}")]
+    #[error("a body of {announced} bytes exceeds the limit of {limit}")]
     Body {
         /// Announced length of the body, in bytes.
         announced: u64,
@@ -41,7 +41,7 @@ pub enum FrameError {
         limit: u32,
     },
     /// There are too many parts.
-    #[error("{announced} parts are more than the limit of {limit}")]
+    #[error("{announced} parts exceed the limit of {limit}")]
     Sections {
         /// Announced number of parts.
         announced: u64,
@@ -49,13 +49,13 @@ pub enum FrameError {
         limit: u16,
     },
     /// There is no memory for a body or part.
-    #[error("this worker has no memory for a body or part of {0} bytes")]
+    #[error("this worker cannot allocate {0} bytes for a body or part")]
     NoMemory(usize),
     /// The list of released parts is cut off.
-    #[error("a release of {0} bytes is no list of parts")]
+    #[error("a release of {0} bytes is not a list of parts")]
     Release(usize),
     /// Body and parts together are too long.
-    #[error("a message of {announced} bytes or more is over the limit of {limit}")]
+    #[error("a message of at least {announced} bytes exceeds the limit of {limit}")]
     Total {
         /// Announced length in bytes, as far as the sum is known.
         announced: u64,

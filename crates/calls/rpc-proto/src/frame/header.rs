@@ -204,17 +204,17 @@ mod tests {
         };
         assert_eq!(
             changed(0, b'G'),
-            "no frame of rdzv: it begins with 'Gdzc' instead of 'rdzc'"
+            "the bytes are not an rdzv frame: they begin with 'Gdzc' instead of 'rdzc'"
         );
         assert_eq!(
             changed(4, 9),
-            "the peer speaks version 9 of the frame format and this worker version 1: \
-             run the same rdzv on every worker"
+            "the peer uses version 9 of the frame format, but this worker uses version 1: run the \
+             same version of rdzv on all workers"
         );
         let mut hello = good;
         hello[..3].copy_from_slice(&[0x16, 3, 1]);
         assert_eq!(Header::from_bytes(&hello), Err(FrameError::Tls));
-        assert_eq!(changed(5, 0), "there are no frames of kind 0");
-        assert_eq!(changed(62, 1), "bits of the header that must be 0 are not");
+        assert_eq!(changed(5, 0), "the frame has the unknown kind 0");
+        assert_eq!(changed(62, 1), "reserved bits of the header are not 0");
     }
 }

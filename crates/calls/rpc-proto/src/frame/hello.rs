@@ -66,12 +66,12 @@ fn this_protocol() -> u16 {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HelloError {
     /// The bytes are not a valid hello.
-    #[error("the first message of the peer cannot be read: it is no hello of version {PROTOCOL}")]
+    #[error("the first message of the peer is not a hello of version {PROTOCOL}")]
     Unreadable,
     /// The peer speaks another version of the protocol.
     #[error(
-        "the peer speaks version {theirs} of the RPC protocol and this worker version {ours}: \
-         run the same rdzv on every worker"
+        "the peer uses version {theirs} of the RPC protocol, but this worker uses version {ours}: \
+         run the same version of rdzv on all workers"
     )]
     Version {
         /// Version that this worker speaks.
@@ -81,8 +81,8 @@ pub enum HelloError {
     },
     /// The peer is in another epoch of the group.
     #[error(
-        "{peer} is in epoch {theirs} of the group and {us} in epoch {ours}: \
-         one of them is from an earlier or another job"
+        "{peer} is in epoch {theirs} of the group, but {us} is in epoch {ours}: one of them \
+         belongs to an earlier or another job"
     )]
     Group {
         /// This worker.
@@ -95,7 +95,7 @@ pub enum HelloError {
         theirs: u64,
     },
     /// A different worker listens at the address.
-    #[error("{found} answers where {expected} was expected: its address is out of date")]
+    #[error("{found} answered at the address of {expected}: the address is out of date")]
     Worker {
         /// Worker that was expected.
         expected: WorkerInfo,
@@ -103,11 +103,12 @@ pub enum HelloError {
         found: WorkerInfo,
     },
     /// The peer is this worker itself.
-    #[error("{0} is connected with itself: another worker published its address")]
+    #[error("{0} connected to itself: another worker published its address")]
     Itself(WorkerInfo),
     /// Only one of the two workers has a token.
     #[error(
-        "{with} has a job token and {without} has none: give the same token to all workers or to none"
+        "{with} has a job token, but {without} has none: give the same token to all workers or to \
+         none"
     )]
     TokenMissing {
         /// Worker with a token.
@@ -117,7 +118,7 @@ pub enum HelloError {
     },
     /// The proof is wrong or missing.
     #[error(
-        "{peer} has another job token than {us}: give the same token to all workers of the job"
+        "{peer} and {us} have different job tokens: give the same token to all workers of the job"
     )]
     Token {
         /// This worker.
@@ -316,7 +317,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("version 258 of the RPC protocol and this worker version 1")
+                .contains("version 258 of the RPC protocol, but this worker uses version 1")
         );
     }
 
@@ -335,27 +336,27 @@ mod tests {
         assert_eq!(refusal(|_| {}), "welcome");
         assert_eq!(
             refusal(|peer| peer.group = 8),
-            "WorkerInfo(id=1, name=w1) is in epoch 8 of the group and WorkerInfo(id=0, name=w0) in \
-             epoch 7: one of them is from an earlier or another job"
+            "WorkerInfo(id=1, name=w1) is in epoch 8 of the group, but WorkerInfo(id=0, name=w0) \
+             is in epoch 7: one of them belongs to an earlier or another job"
         );
         assert_eq!(
             refusal(|peer| peer.worker = hello(2).worker),
-            "WorkerInfo(id=2, name=w2) answers where WorkerInfo(id=1, name=w1) was expected: its \
+            "WorkerInfo(id=2, name=w2) answered at the address of WorkerInfo(id=1, name=w1): the \
              address is out of date"
         );
         assert_eq!(
             refusal(|peer| peer.wants_proof = false),
-            "WorkerInfo(id=0, name=w0) has a job token and WorkerInfo(id=1, name=w1) has none: \
+            "WorkerInfo(id=0, name=w0) has a job token, but WorkerInfo(id=1, name=w1) has none: \
              give the same token to all workers or to none"
         );
         assert_eq!(
             refusal(|peer| *peer = hello(0)),
-            "WorkerInfo(id=0, name=w0) is connected with itself: another worker published its address"
+            "WorkerInfo(id=0, name=w0) connected to itself: another worker published its address"
         );
         assert_eq!(
             hello(0).wrong_token(&hello(1)).to_string(),
-            "WorkerInfo(id=1, name=w1) has another job token than WorkerInfo(id=0, name=w0): give \
-             the same token to all workers of the job"
+            "WorkerInfo(id=1, name=w1) and WorkerInfo(id=0, name=w0) have different job tokens: \
+             give the same token to all workers of the job"
         );
     }
 

@@ -97,15 +97,15 @@ mod tests {
         assert_eq!(said(10, &[part(40), part(50)]), Ok(()));
         assert_eq!(
             said(11, &[]),
-            Err("a body of 11 bytes is more than the limit of 10".to_owned())
+            Err("a body of 11 bytes exceeds the limit of 10".to_owned())
         );
         assert_eq!(
             said(0, &[part(0); 3]),
-            Err("3 parts are more than the limit of 2".to_owned())
+            Err("3 parts exceed the limit of 2".to_owned())
         );
         assert_eq!(
             said(10, &[part(91)]),
-            Err("a message of 101 bytes or more is over the limit of 100".to_owned())
+            Err("a message of at least 101 bytes exceeds the limit of 100".to_owned())
         );
         assert!(limits.check(10, &[part(u64::MAX); 2]).is_err());
     }

@@ -63,7 +63,7 @@ mod tests {
         let error = from_bytes(&[0; 12]).map(|_| ()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a release of 12 bytes is no list of parts"
+            "a release of 12 bytes is not a list of parts"
         );
     }
 }

@@ -261,10 +261,10 @@ pub enum ReferenceFailure {
     ///
     /// The member that passed the reference on, or that asked for the value, was lost before the
     /// owner knew the reference, or cancelled the request.
-    #[error("the owner does not have {0}: its sender was lost or gave it back")]
+    #[error("the owner does not have {0}: its sender was lost or released it")]
     Gone(RRefId),
     /// The reference arrived twice, or after its sender had given it up.
-    #[error("{0} arrived too late: its sender has given it up")]
+    #[error("{0} arrived too late: its sender has already released it")]
     GivenUp(RRefId),
     /// A peer sent an impossible request.
     #[error("cannot create {0}: {1}")]

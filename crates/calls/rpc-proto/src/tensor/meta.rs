@@ -17,7 +17,7 @@ pub enum MetaError {
     #[error("a tensor has at most {DIMENSION_LIMIT} dimensions, but this one has {0}")]
     TooManyDimensions(usize),
     /// The number of strides differs from the number of dimensions.
-    #[error("the shape has {shape} dimensions but there are {strides} strides")]
+    #[error("the shape has {shape} dimensions, but there are {strides} strides")]
     Lengths {
         /// Number of dimensions of the shape.
         shape: usize,
@@ -33,7 +33,7 @@ pub enum MetaError {
         stride: i64,
     },
     /// The elements would not fit into an address space.
-    #[error("a tensor of shape {0:?} reaches beyond what memory can hold")]
+    #[error("a tensor of shape {0:?} exceeds the address space")]
     TooLarge(Vec<usize>),
     /// A view reaches beyond its storage.
     #[error("the view covers bytes {} to {} of a storage of {storage} bytes", reach.start, reach.end)]
@@ -44,7 +44,7 @@ pub enum MetaError {
         storage: usize,
     },
     /// The dimension does not exist.
-    #[error("dimension {dimension} of a tensor with {dimensions}")]
+    #[error("dimension {dimension} does not exist in a tensor with {dimensions} dimensions")]
     NoSuchDimension {
         /// Number of the requested dimension.
         dimension: usize,
@@ -52,7 +52,10 @@ pub enum MetaError {
         dimensions: usize,
     },
     /// The indices do not exist in the dimension.
-    #[error("{} to {} of dimension {dimension}, which has {size} elements", range.start, range.end)]
+    #[error(
+        "the range {} to {} is outside dimension {dimension}, which has {size} elements",
+        range.start, range.end
+    )]
     OutOfRange {
         /// Number of the dimension.
         dimension: usize,
@@ -70,7 +73,7 @@ pub enum MetaError {
         to: Vec<usize>,
     },
     /// A new shape was requested for elements that are not contiguous.
-    #[error("only a contiguous tensor takes a new shape without a copy; call contiguous() first")]
+    #[error("only a contiguous tensor can get a new shape without a copy; call contiguous() first")]
     NotContiguous,
 }
 

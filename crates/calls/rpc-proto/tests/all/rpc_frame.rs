@@ -298,22 +298,22 @@ fn limits_are_kept_before_anything_is_reserved() {
         (
             &[0; 101],
             &[],
-            "a body of 101 bytes is more than the limit of 100",
+            "a body of 101 bytes exceeds the limit of 100",
         ),
         (
             &[],
             &[PartHead::inline(0); 4],
-            "4 parts are more than the limit of 3",
+            "4 parts exceed the limit of 3",
         ),
         (
             &[],
             &over_total,
-            "a message of 18446744073709551615 bytes or more is over the limit of 1048576",
+            "a message of at least 18446744073709551615 bytes exceeds the limit of 1048576",
         ),
         (
             &[],
             &[elsewhere],
-            "a message of 1048577 bytes or more is over the limit of 1048576",
+            "a message of at least 1048577 bytes exceeds the limit of 1048576",
         ),
     ];
     for (body, parts, text) in cases {

@@ -68,7 +68,7 @@ impl RpcAgent {
         listener: Listener,
         knowing: impl FnOnce(&Arc<Core>),
     ) -> Result<Self, RpcError> {
-        let failed = RpcError::internal("the agent cannot be started");
+        let failed = RpcError::internal("cannot start the agent");
         let me = Holder::new(setup.me.id, setup.incarnation);
         let own = rref::offered().into_iter().chain([leader::offered()]);
         let methods = own.fold(methods, |methods, (name, handler)| {

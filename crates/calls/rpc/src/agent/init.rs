@@ -122,7 +122,7 @@ impl RpcAgentBuilder {
         check_size(self.rank, self.world_size)?;
         if self.store.is_some() && self.rank.is_none() {
             return Err(RpcError::invalid(
-                "a worker that brings its own store has to give its rank: call `rank`",
+                "a worker that passes a store must specify its rank: call `rank`",
             ));
         }
         Ok(name)
@@ -173,8 +173,9 @@ impl RpcAgentBuilder {
         let peer_address = listener.peer_address().map_err(RpcError::internal(deaf))?;
         let published = Published {
             info: me.clone(),
-            address: postcard::to_stdvec(&peer_address)
-                .map_err(RpcError::internal("cannot write the contact"))?,
+            address: postcard::to_stdvec(&peer_address).map_err(RpcError::internal(
+                "cannot serialise the address of this worker",
+            ))?,
             incarnation: new_incarnation(),
             device: DeviceData {
                 device_count: self.device_backend.count(),
@@ -218,7 +219,10 @@ impl RpcAgentBuilder {
                 match change {
                     GroupChange::View(view) => core.see(view),
                     GroupChange::Detached(error) => {
-                        tracing::error!(worker = %core.me, %error, "lost the group: it sees no changes any more");
+                        tracing::error!(
+                            worker = %core.me, %error,
+                            "lost the group: this worker receives no more changes"
+                        );
                     }
                 }
             });
@@ -250,7 +254,7 @@ impl RpcAgent {
         let deadline = Instant::now() + within;
         let Some(_ending) = self.core().ending.try_lock_before(deadline) else {
             let text = format!(
-                "another thread shuts this worker down and was not done within {} s",
+                "another thread is shutting this worker down and did not finish within {} s",
                 within.as_secs_f64()
             );
             return Err(RpcError::new(RpcErrorKind::Deadline, text));
@@ -263,7 +267,10 @@ impl RpcAgent {
         if !waits_for.is_empty()
             && let Err(error) = self.waits_for(&waits_for)
         {
-            tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
+            tracing::debug!(
+                worker = %self.me(), %error,
+                "cannot record the workers for which this worker waits"
+            );
         }
         let drained = self.core().in_flight.drain(deadline);
         let core = self.core();
@@ -304,7 +311,7 @@ impl RpcAgent {
         if !drained {
             let within = within.as_secs_f64();
             return Err(RpcError::late(&stuck, |names| {
-                format!("calls were not over within {within} s and were given up: to {names}")
+                format!("calls to {names} did not finish within {within} s and were cancelled")
             }));
         }
         met
@@ -326,7 +333,10 @@ impl Core {
                     members.insert(member.info.id, member);
                 }
                 Err(error) => {
-                    tracing::error!(worker = %member.info, %error, "its address cannot be read");
+                    tracing::error!(
+                        worker = %member.info, %error,
+                        "cannot parse the address of a worker"
+                    );
                 }
             }
         }

@@ -28,7 +28,7 @@ impl RpcOptions {
         let ignored = self.ignored();
         if !ignored.is_empty() {
             tracing::warn!(
-                "the options name transports or channels that have no meaning here and are ignored: {}",
+                "ignored transports or channels that rdzv does not have: {}",
                 ignored.join(", ")
             );
         }
@@ -147,11 +147,11 @@ mod tests {
             (vec!["cma"], true, None),
             (vec!["basic"], false, None),
             (vec!["basic", "cma"], true, None),
-            (vec!["mpt_uv"], false, Some("ignored: mpt_uv\n")),
+            (vec!["mpt_uv"], false, Some("does not have: mpt_uv\n")),
             (
                 vec!["cuda_ipc", "cma", "cuda_gdr", "cuda_xth", "cuda_basic"],
                 true,
-                Some("ignored: cuda_ipc, cuda_gdr, cuda_xth, cuda_basic\n"),
+                Some("does not have: cuda_ipc, cuda_gdr, cuda_xth, cuda_basic\n"),
             ),
         ] {
             let options = RpcOptions {
@@ -180,7 +180,7 @@ mod tests {
         };
         let (log, transports) = logged(&options);
         assert!(transports.shared && transports.unix && transports.tcp);
-        assert!(log.ends_with("ignored: ibv\n"), "{log}");
+        assert!(log.ends_with("does not have: ibv\n"), "{log}");
     }
 
     #[test]

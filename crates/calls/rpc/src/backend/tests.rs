@@ -93,7 +93,7 @@ fn a_backend_is_registered_once_and_gets_what_it_is_given() {
         .unwrap_err();
     assert_eq!(
         unknown.to_string(),
-        "RPC backend Z is not registered; these are: X"
+        "RPC backend Z is not registered; the registered backends are: X"
     );
 }
 

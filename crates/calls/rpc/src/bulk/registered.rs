@@ -76,14 +76,11 @@ impl Arenas {
 
     fn borrow_one(&self, location: Location) -> Result<Bytes, RpcError> {
         let refused = |why: String| {
-            let text =
-                format!("a part of the message is in shared memory that cannot be read: {why}");
+            let text = format!("cannot read a part of the message from shared memory: {why}");
             RpcError::new(RpcErrorKind::Protocol, text)
         };
         let Some(leases) = &self.leases else {
-            return Err(refused(
-                "no memory is shared over this connection".to_owned(),
-            ));
+            return Err(refused("this connection does not share memory".to_owned()));
         };
         let returns = Arc::clone(&self.returns);
         let returned = ReleasedPart {
@@ -111,7 +108,8 @@ impl Arenas {
             if !had {
                 tracing::debug!(
                     ?one,
-                    "the peer gave back a part that it had not borrowed, or one of a removed arena"
+                    "the peer released a part that it had not borrowed, or a part of a removed \
+                     arena"
                 );
             }
         }

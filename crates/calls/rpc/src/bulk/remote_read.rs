@@ -140,7 +140,10 @@ impl Lending {
         match remote_read::probe(process, &claim) {
             Ok(()) => self.reads.store(true, Ordering::Release),
             Err(reason) => {
-                tracing::debug!(process = process.process, %reason, "large parts go through the connection");
+                tracing::debug!(
+                    process = process.process, %reason,
+                    "large parts are sent over the connection"
+                );
             }
         }
     }
@@ -249,7 +252,9 @@ impl Lending {
             let piece = &mut buffer.as_mut()[read..];
             let from = address.saturating_add(read as u64);
             if let Err(error) = remote_read::read(process.process, from, piece) {
-                let text = format!("its memory cannot be read, so it has ended: {error}");
+                let text = format!(
+                    "cannot read the memory of the worker, which has probably exited: {error}"
+                );
                 return Err(RpcError::new(RpcErrorKind::PeerLost, text));
             }
             read = buffer.as_ref().len();
@@ -257,7 +262,7 @@ impl Lending {
                 return Ok(buffer.freeze());
             }
             if !buffer.grow(length.min(NEXT.max(2 * read))) {
-                let text = format!("there is no memory for a part of {length} bytes");
+                let text = format!("cannot allocate {length} bytes for a part");
                 return Err(RpcError::new(RpcErrorKind::Protocol, text));
             }
         }

@@ -44,7 +44,8 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// change need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
-    note = "say the types of a closure's arguments, and put a function that is not async into `blocking`"
+    note = "specify the types of a closure's arguments, and wrap a function that is not async in \
+            `blocking`"
 )]
 pub trait Handler<M, Marker> {
     /// Returns the function in the form in which a worker calls it.
@@ -311,7 +312,7 @@ where
         };
         let name = method.name();
         let start = move |_, _| {
-            let text = format!("the result of {name} stays where it is: call it with remote()");
+            let text = format!("the result of {name} cannot be sent: call {name} with remote()");
             Box::pin(async move { Err(RpcError::invalid(text)) }) as _
         };
         let keep = keep(Arc::new(made), rref::Kept::only_here);

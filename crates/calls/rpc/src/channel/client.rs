@@ -138,12 +138,12 @@ impl Endpoint for Client {
                 let text = if reason.is_empty() {
                     "the worker is shutting down".to_owned()
                 } else {
-                    format!("the worker has closed the connection: {reason}")
+                    format!("the worker closed the connection: {reason}")
                 };
                 fail(&self, RpcError::new(RpcErrorKind::PeerLost, text));
             }
             kind => {
-                let text = format!("the worker sent a {kind:?} where replies come only");
+                let text = format!("the worker sent a {kind:?} frame instead of a reply");
                 fail(&self, RpcError::new(RpcErrorKind::Protocol, text));
             }
         }

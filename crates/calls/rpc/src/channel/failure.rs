@@ -84,7 +84,7 @@ impl Refusal {
     /// Returns the error that the caller gets.
     pub(crate) fn into_error(body: &[u8], method: &str) -> RpcError {
         let Ok(refusal) = postcard::from_bytes::<Self>(body) else {
-            let message = "the worker answered with an error that cannot be read";
+            let message = "the worker answered with an invalid error message";
             return RpcError::new(RpcErrorKind::Protocol, message).with_method(method);
         };
         let message = match refusal.kind {
@@ -129,13 +129,14 @@ pub(crate) fn no_such_method(wanted: &str, offered: &[String]) -> String {
         let first: Vec<&str> = offered.iter().map(String::as_str).take(10).collect();
         ("it offers", first)
     } else {
-        ("close to it are", near)
+        ("similar names are", near)
     };
     if names.is_empty() {
-        return format!("the worker offers no method, so not {wanted} either; register it there");
+        return format!("the worker offers no methods; register {wanted} there");
     }
     format!(
-        "the worker offers no method {wanted}; {which} {}; register it there, in the same version",
+        "the worker offers no method {wanted}; {which} {}; register the method there with the same \
+         version",
         names.join(", ")
     )
 }
@@ -215,7 +216,7 @@ mod tests {
     fn close_names_are_listed() {
         let offered = ["ps.push".to_owned(), "ps.pull".to_owned()];
         let text = no_such_method("server.push", &offered);
-        assert!(text.contains("close to it are ps.push;"), "{text}");
+        assert!(text.contains("similar names are ps.push;"), "{text}");
         assert!(no_such_method("x", &offered).contains("it offers ps.push, ps.pull;"));
         let garbage = Refusal::into_error(&[0xff, 0xff], "m");
         assert_eq!(garbage.kind, RpcErrorKind::Protocol);

@@ -68,8 +68,8 @@ pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), 
         .collect();
     limits.check(payload.body.len(), &heads).map_err(|error| {
         let text = format!(
-            "the message is too large to be sent: {error}; if it may be so large, raise \
-             `message_limit` of `RpcOptions` for all workers"
+            "the message is too large: {error}; to allow larger messages, raise `message_limit` of \
+             `RpcOptions` on all workers"
         );
         RpcError::invalid(text)
     })

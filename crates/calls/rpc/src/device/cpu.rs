@@ -22,7 +22,7 @@ impl CpuOnly {
 
 /// Returns the error for a device that does not exist.
 pub(super) fn no_such_device(device: Device, count: u32) -> RpcError {
-    let message = format!("there is no device {device} here: this worker has {count} accelerators");
+    let message = format!("device {device} does not exist: this worker has {count} accelerators");
     RpcError::invalid(message)
 }
 

@@ -126,7 +126,7 @@ impl DeviceBackend for FakeDevices {
 fn ours(memory: &Arc<dyn DeviceMemory>) -> Result<Arc<FakeMemory>, RpcError> {
     let memory: Arc<dyn Any + Send + Sync> = Arc::clone(memory) as _;
     memory.downcast().map_err(|_| {
-        let message = "this memory is that of another backend";
+        let message = "this memory belongs to another backend";
         RpcError::invalid(message)
     })
 }

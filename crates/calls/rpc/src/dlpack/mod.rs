@@ -80,7 +80,7 @@ impl Tensor {
         else {
             if !self.device().is_cpu() {
                 return Err(refused(format!(
-                    "a tensor on {} has to be copied to the CPU before it is lent",
+                    "a tensor on {} must be copied to the CPU before it is exported",
                     self.device()
                 )));
             }
@@ -131,7 +131,7 @@ impl Tensor {
         let (meta, first) = {
             let described = foreign
                 .validate()
-                .map_err(|error| refused(format!("this is no DLPack tensor: {error}")))?;
+                .map_err(|error| refused(format!("the object is not a DLPack tensor: {error}")))?;
             let meta = meta_of(&described)?;
             if meta.is_empty() {
                 return Ok(Self::new(Storage::host(Bytes::new()), meta)?);
@@ -164,8 +164,8 @@ fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
     ];
     if !readable.contains(&device.device_type) {
         return Err(refused(format!(
-            "the tensor is on a device (type {}, number {}) of another library: copy it to the CPU, \
-             or make its memory known through a device backend",
+            "the tensor is on a device (type {}, number {}) of another library: copy the tensor to \
+             the CPU, or use a device backend that knows its memory",
             device.device_type.0, device.device_id
         )));
     }
@@ -182,7 +182,7 @@ fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
     let sizes = foreign.shape().iter().map(|size| usize::try_from(*size));
     let shape = sizes.collect::<Result<Vec<_>, _>>().map_err(|_| {
         refused(format!(
-            "a shape with a negative size: {:?}",
+            "the shape has a negative size: {:?}",
             foreign.shape()
         ))
     })?;

@@ -154,7 +154,7 @@ fn a_tensor_on_a_device_is_not_shared() {
     assert!(
         error
             .message
-            .starts_with("a tensor on cuda:0 has to be copied")
+            .starts_with("a tensor on cuda:0 must be copied")
     );
     assert!(
         far.to_cpu()

@@ -19,20 +19,20 @@ const NOTHING: &[u8] = b"?";
 pub(super) fn peek(store: &dyn Store, key: &str) -> Result<Option<Bytes>, RpcError> {
     // The expected value never exists, so this never writes.
     let held = store.compare_set(key, NOTHING, NOTHING);
-    let held = held.map_err(|error| store_failed("read what the group has written", &error))?;
+    let held = held.map_err(|error| store_failed("read the group's records", &error))?;
     Ok(Some(held).filter(|held| held[..] != *NOTHING))
 }
 
 /// Writes a key unless it exists; returns the value that it then holds.
 pub(super) fn claim(store: &dyn Store, key: &str, value: &[u8]) -> Result<Bytes, RpcError> {
     let held = store.compare_set(key, b"", value);
-    held.map_err(|error| store_failed("write what the group will read", &error))
+    held.map_err(|error| store_failed("write the group's records", &error))
 }
 
 /// Writes a key without reading its previous value.
 pub(super) fn set(store: &dyn Store, key: &str, value: &[u8]) -> Result<(), RpcError> {
     let set = store.set(key, value);
-    set.map_err(|error| store_failed("write what the group will read", &error))
+    set.map_err(|error| store_failed("write the group's records", &error))
 }
 
 /// Increments a counter, and returns it.
@@ -46,7 +46,7 @@ pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
     let removed = store.delete_key(key);
     removed
         .map(drop)
-        .map_err(|error| store_failed("remove what the group has written", &error))
+        .map_err(|error| store_failed("remove the group's records", &error))
 }
 
 /// Round that a worker has found in the store.

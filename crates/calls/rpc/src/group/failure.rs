@@ -9,7 +9,7 @@ use crate::{RpcError, RpcErrorKind};
 
 /// Creates the error of an action that failed in the store.
 pub(super) fn store_failed(doing: &str, error: &StoreError) -> RpcError {
-    RpcError::new(RpcErrorKind::Store, format!("failed to {doing}: {error}"))
+    RpcError::new(RpcErrorKind::Store, format!("cannot {doing}: {error}"))
 }
 
 impl From<BadRecord> for RpcError {
@@ -30,8 +30,8 @@ impl From<DeviceFault> for RpcError {
         if let Some(node) = error.without_devices() {
             // On a host with accelerators, the user would not understand the number 0.
             text = format!(
-                "{text}\n{node} counts no accelerators, as every worker without a device backend does, \
-                 whatever its host has: call `RpcAgentBuilder::device_backend`; rdzv brings no backend for CUDA along"
+                "{text}\n{node} counts no accelerators, because it has no device backend: call \
+                 `RpcAgentBuilder::device_backend`; rdzv contains no backend for CUDA"
             );
         }
         Self::new(RpcErrorKind::DeviceMap, text)

@@ -58,7 +58,7 @@ impl Note {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, RpcError> {
-        read("a note of a worker", bytes)
+        read("the record of a worker", bytes)
     }
 }
 
@@ -71,7 +71,8 @@ pub(super) fn written(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
 pub(super) fn read<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, RpcError> {
     serde_json::from_slice(bytes).map_err(|error| {
         let text = format!(
-            "{what} in the store cannot be read ({error}); do all workers run the same version?"
+            "cannot parse {what} in the store ({error}); check that all workers run the same \
+             version"
         );
         RpcError::new(RpcErrorKind::Store, text)
     })

@@ -36,7 +36,7 @@ struct Verdict {
 }
 
 /// Name of a [`Verdict`] in the error for one that cannot be read.
-const VERDICT: &str = "how the group ended";
+const VERDICT: &str = "the outcome of the group";
 
 /// Waits until all workers of the group have drained.
 ///
@@ -114,7 +114,7 @@ fn blamed(
     for worker in missing {
         let others = peek(&*group.store, &keys.waits(worker.id))?;
         let others: Vec<WorkerId> = others
-            .map(|held| read("whom a worker waits for", &held))
+            .map(|held| read("the list of workers for which a worker waits", &held))
             .transpose()?
             .unwrap_or_default();
         let waits = |other: &WorkerInfo| other.id != worker.id && others.contains(&other.id);
@@ -134,7 +134,7 @@ fn not_drained(verdict: &Verdict) -> RpcError {
     RpcError::late(&verdict.blamed, |names| {
         format!(
             "graceful shutdown of the RPC group: {names} did not drain within {waited:.1} s; this \
-             worker has shut down all the same"
+             worker has shut down anyway"
         )
     })
 }
@@ -164,7 +164,7 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
     match store.wait(&[&keys.gone()], Some(FAREWELL)) {
         // A timeout means that a worker is slow, which is no error.
         Ok(()) | Err(StoreError::WaitTimeout { .. }) => go(store, keys, b"first"),
-        Err(error) => Err(store_failed("see the other workers off", &error)),
+        Err(error) => Err(store_failed("wait for the other workers to leave", &error)),
     }
 }
 

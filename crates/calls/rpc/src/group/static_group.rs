@@ -162,8 +162,8 @@ impl Forming<'_> {
         if let Mismatch::WorldSize { mine, theirs } = mismatch {
             // All workers read this message, so it has to name the worker with the other size.
             error.message = format!(
-                "workers disagree on the world size: {} was given {mine}, others of the group in \
-                 this store were given {theirs}; give all of them the same",
+                "workers disagree on the world size: {} specifies {mine}, but others of the group \
+                 in this store specify {theirs}; give all workers the same world size",
                 self.me.info
             );
         }
@@ -192,7 +192,7 @@ impl Forming<'_> {
         let informed = self.store.compare_set(slot, held, &self.moved().encode());
         informed
             .map(drop)
-            .map_err(|error| store_failed("note that the group was not formed", &error))
+            .map_err(|error| store_failed("record that the group was not formed", &error))
     }
 
     fn moved(&self) -> Note {
@@ -218,7 +218,7 @@ impl Forming<'_> {
                 }
                 if is_forming && self.was_moved {
                     let message = format!(
-                        "two workers have rank {} in one group: {} and {}; start each rank once",
+                        "two workers in one group have rank {}: {} and {}; start each rank once",
                         self.me.info.id, holder.info.name, self.me.info.name
                     );
                     return Err(self.end(round, RpcError::new(RpcErrorKind::DuplicateId, message))?);
@@ -304,8 +304,9 @@ impl Forming<'_> {
                 let (waited, all) = (self.limit.elapsed().as_secs_f64(), self.world_size);
                 let error = RpcError::late(&silent, |names| {
                     format!(
-                        "the RPC group was not formed within {waited:.1} s: of {all} workers, {names} \
-                         joined and then sent nothing more; see whether it was stopped or has ended"
+                        "the RPC group was not formed within {waited:.1} s: of {all} workers, \
+                         {names} joined and then sent nothing more; check whether it was stopped \
+                         or has exited"
                     )
                 });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
@@ -327,7 +328,7 @@ impl Forming<'_> {
         }
         // This failure matters less than the error itself.
         if let Err(failed) = self.see_the_others_off(round, error) {
-            tracing::debug!(worker = %self.me.info, %failed, "could not wait for the others");
+            tracing::debug!(worker = %self.me.info, %failed, "cannot wait for the other workers");
         }
     }
 
@@ -353,7 +354,9 @@ impl Forming<'_> {
             let last = keys.informed_count(others);
             match self.store.wait(&[&last], Some(FAREWELL)) {
                 Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
-                Err(error) => return Err(store_failed("see the other workers off", &error)),
+                Err(error) => {
+                    return Err(store_failed("wait for the other workers to leave", &error));
+                }
             }
         }
         Ok(())
@@ -378,8 +381,8 @@ impl Forming<'_> {
             .map(|(rank, _): (u32, _)| rank.to_string())
             .collect();
         let message = format!(
-            "the RPC group was not formed within {:.1} s: of {} workers, rank {} did not come; see \
-             whether {} running and uses the same store",
+            "the RPC group was not formed within {:.1} s: of {} workers, rank {} did not join; \
+             check whether {} running with the same store",
             self.limit.elapsed().as_secs_f64(),
             self.world_size,
             ranks.join(", "),

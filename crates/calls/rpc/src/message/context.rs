@@ -98,13 +98,13 @@ pub(super) fn take<'de, T: Clone, D: Deserializer<'de>>(
     let number = u32::deserialize(deserializer)?;
     ARRIVED.with_borrow(|arrived| {
         let Some(arrived) = arrived else {
-            let text = format!("a {what} can only be made out of an RPC message");
+            let text = format!("a {what} can only be deserialised from an RPC message");
             return Err(de::Error::custom(text));
         };
         let all = list(arrived);
         all.get(number as usize).cloned().ok_or_else(|| {
             let count = all.len();
-            let text = format!("the value names {what} {number} of a message that has {count}");
+            let text = format!("the value refers to {what} {number}, but the message has {count}");
             de::Error::custom(text)
         })
     })

@@ -27,16 +27,18 @@ pub fn decode<T: DeserializeOwned>(
     let source = incoming.source;
     let what = |why: String| {
         let value = type_name::<T>();
-        refused(format!("this is no message of {value}: {why}")).with_worker(source.clone())
+        refused(format!("the message is not a valid {value}: {why}")).with_worker(source.clone())
     };
     let body = &payload.body[..];
     let Some((table_len, rest)) = body.split_first_chunk::<4>() else {
-        return Err(what(format!("its body has {} bytes of 4", body.len())));
+        return Err(what(format!("its body has only {} of 4 bytes", body.len())));
     };
     let table_len = u32::from_le_bytes(*table_len) as usize;
     let Some(value_len) = rest.len().checked_sub(table_len) else {
         let left = rest.len();
-        return Err(what(format!("a table of {table_len} bytes in {left}")));
+        return Err(what(format!(
+            "its table of {table_len} bytes exceeds the {left} bytes of the body"
+        )));
     };
     let (value, table) = rest.split_at(value_len);
     let arrived = if table.is_empty() {
@@ -114,7 +116,7 @@ fn arrive(
     for fork in &table.references {
         let Some(adopt) = &mut incoming.references else {
             return Err(
-                refused("a remote reference came with a message that takes none")
+                refused("a remote reference arrived with a message that cannot have one")
                     .with_worker(source.clone()),
             );
         };

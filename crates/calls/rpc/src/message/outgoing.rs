@@ -73,8 +73,8 @@ fn table_of<T: ?Sized>(
     let planned = plan(&views);
     if planned.parts.len() > PART_LIMIT {
         return Err(refused(format!(
-            "{} has tensors in {} separate pieces of memory, but a message takes {PART_LIMIT}: \
-             send fewer, larger ones",
+            "{} has tensors in {} separate blocks of memory, but a message can have at most \
+             {PART_LIMIT}: send fewer, larger tensors",
             type_name::<T>(),
             planned.parts.len(),
         )));
@@ -86,10 +86,7 @@ fn table_of<T: ?Sized>(
             _ => {
                 let mut copied = Vec::new();
                 copied.try_reserve_exact(part.len()).map_err(|_| {
-                    refused(format!(
-                        "no memory to collect a part of {} bytes",
-                        part.len()
-                    ))
+                    refused(format!("cannot allocate {} bytes for a part", part.len()))
                 })?;
                 part.write(&reach, &mut copied);
                 Bytes::from(copied)
@@ -109,7 +106,7 @@ fn table_of<T: ?Sized>(
     for local in &given.references {
         let Some(forks) = &mut outgoing.references else {
             return Err(refused(format!(
-                "{} has a remote reference, which this message cannot take along",
+                "{} has a remote reference, which this message cannot contain",
                 type_name::<T>()
             )));
         };

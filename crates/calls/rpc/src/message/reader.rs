@@ -20,7 +20,7 @@ pub(super) const EMPTY_LIMIT: u64 = 1 << 20;
 /// Reason why bytes cannot be decoded as the expected value.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum ReadError {
-    #[error("it ends in the middle, after {0} bytes")]
+    #[error("it is truncated after {0} bytes")]
     Ends(usize),
     #[error("byte {at} is {byte}, which is neither 0 nor 1")]
     NoBool { at: usize, byte: u8 },
@@ -28,13 +28,13 @@ pub(super) enum ReadError {
     TooLarge(usize),
     #[error("the text at byte {0} is not UTF-8, or not a single letter")]
     NoText(usize),
-    #[error("a list of {len} elements in the {left} bytes that are left")]
+    #[error("a list has {len} elements, but only {left} bytes are left")]
     TooLong { len: u64, left: usize },
-    #[error("more than {EMPTY_LIMIT} elements that take no bytes")]
+    #[error("it has more than {EMPTY_LIMIT} elements of zero bytes")]
     TooManyEmpty,
-    #[error("it is nested more than {DEPTH_LIMIT} deep")]
+    #[error("it is nested more than {DEPTH_LIMIT} levels deep")]
     TooDeep,
-    #[error("its type asks the bytes what they are, which they do not tell")]
+    #[error("its type needs a self-describing format, which this format is not")]
     NotDescribed,
     #[error("{0}")]
     Custom(String),

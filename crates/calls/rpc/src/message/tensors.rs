@@ -7,7 +7,8 @@ use crate::tensor::Tensor;
 
 impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let outside = "a tensor can only be serialised within an RPC message; elsewhere use its bytes, type and shape";
+        let outside = "a tensor can only be serialised within an RPC message; elsewhere, use its \
+                       bytes, type and shape";
         give(
             |given| &mut given.tensors,
             self.clone(),

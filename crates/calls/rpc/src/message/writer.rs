@@ -52,13 +52,13 @@ impl Writer {
             let what = std::any::type_name::<T>();
             refused(match error {
                 postcard::Error::SerializeBufferFull => format!(
-                    "{what} is more than the {BODY_LIMIT} bytes that a body can have: \
-                     send large data as a tensor"
+                    "{what} exceeds the limit of {BODY_LIMIT} bytes for a body: send large data as \
+                     a tensor"
                 ),
                 postcard::Error::SerializeSeqLengthUnknown => {
-                    format!("{what} has a sequence that does not know its length in advance")
+                    format!("{what} has a sequence of unknown length")
                 }
-                _ => format!("{what} refuses to be serialised"),
+                _ => format!("{what} cannot be serialised"),
             })
         })
     }

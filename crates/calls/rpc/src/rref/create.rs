@@ -168,7 +168,7 @@ impl RpcAgent {
 /// Prepends the head to the argument.
 fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
     let mut body = postcard::to_stdvec(head)
-        .map_err(RpcError::internal("the head of the call cannot be written"))?;
+        .map_err(RpcError::internal("cannot serialise the head of the call"))?;
     body.extend_from_slice(argument);
     Ok(BytesMut::from(body.as_slice()).freeze())
 }
@@ -223,7 +223,7 @@ impl Watch {
 /// Registers a value on the owner, and starts the function that creates it.
 fn create(context: &CallContext, payload: Payload) -> Answer {
     let (head, rest) = postcard::take_from_bytes::<Head>(&payload.body).map_err(|error| {
-        let text = format!("the call for a remote value cannot be read: {error}");
+        let text = format!("cannot deserialise the call for a remote value: {error}");
         RpcError::new(RpcErrorKind::Serialization, text)
     })?;
     let argument = Payload {
@@ -289,7 +289,7 @@ fn make(
                     Ok(made) if Instant::now() < deadline => made,
                     _ => Err(time_is_over(
                         limit,
-                        "the function of the reference was not done",
+                        "the function of the reference has not returned",
                     )),
                 }
             }

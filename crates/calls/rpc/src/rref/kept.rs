@@ -37,7 +37,7 @@ impl Kept {
                 Some(value) => codec::encode_output(context, value),
                 None => Err(RpcError::new(
                     RpcErrorKind::Internal,
-                    "a kept value is not of the type that it was kept as",
+                    "a stored value does not have its recorded type",
                 )),
             }),
             ..Self::only_here(value)
@@ -72,7 +72,7 @@ impl Kept {
         let Some(encode) = self.encode else {
             let is = self.type_name;
             let text = format!(
-                "a {is} is only kept to be used by its methods and cannot be sent: call a \
+                "a {is} can only be used through its methods and cannot be sent: call a \
                  ValueMethod on it"
             );
             return Err(RpcError::invalid(text));

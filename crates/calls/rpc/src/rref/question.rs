@@ -14,7 +14,7 @@ use crate::runtime::method::Method;
 pub(super) const FETCH: &str = "rdzv.rref.fetch";
 
 /// Beginning of the error for a value that did not exist in time.
-pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
+pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not return";
 
 /// Returns the method that requests a copy of a value.
 pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
@@ -50,7 +50,7 @@ pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     answer.park(deadline);
     let Some(made) = answer.take() else {
         Register::of(core).no_answer(core, question.rref, fetch);
-        let text = format!("{QUESTION_OVER} before the time of the call was over");
+        let text = format!("{QUESTION_OVER} before the timeout of the call");
         return Err(RpcError::new(RpcErrorKind::Deadline, text));
     };
     made?.get()

@@ -321,7 +321,7 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let held = deserialize_reference(deserializer)?
             .downcast::<Held>()
-            .map_err(|_| de::Error::custom("it is no remote reference"))?;
+            .map_err(|_| de::Error::custom("it is not a remote reference"))?;
         let wanted = type_name::<T>();
         if &*held.type_name != wanted {
             let is = &held.type_name;

@@ -59,7 +59,7 @@ impl Reception {
                     if let Some(silent) = self.unauthenticated.make_room(source) {
                         give_up(
                             &silent,
-                            "the peer did not say who it is, and many others connect",
+                            "the peer did not identify itself, and many other peers are connecting",
                         );
                     }
                     let peer = carrier.peer.clone();
@@ -67,13 +67,13 @@ impl Reception {
                         Ok(server) => {
                             self.unauthenticated.insert(source, Arc::downgrade(&server));
                         }
-                        Err(error) => tracing::warn!(peer, %error, "could not take a connection"),
+                        Err(error) => tracing::warn!(peer, %error, "cannot accept a connection"),
                     }
                 }
                 Ok(None) => return,
                 // One peer failed; other peers may wait behind it.
                 Err(error @ TransportError::System { .. }) => {
-                    tracing::warn!(%error, "could not take a connection");
+                    tracing::warn!(%error, "cannot accept a connection");
                     return;
                 }
                 Err(error) => tracing::warn!(%error, "refused a connection"),
@@ -107,7 +107,7 @@ impl Reception {
                 .upgrade()
                 .and_then(|server| server.greeting_deadline());
             if deadline.is_some_and(|deadline| deadline <= now) {
-                give_up(silent, "the peer did not say who it is in time");
+                give_up(silent, "the peer did not identify itself in time");
             }
         }
         self.unauthenticated.retain(is_unauthenticated);
@@ -141,7 +141,7 @@ fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> 
     let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), deadline);
     let ends = ends(core, carrier, FrameLimits::UNAUTHENTICATED);
     let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(
-        "this worker cannot look after another connection",
+        "this worker cannot handle another connection",
     ))?;
     let server = Arc::new(Server::new(link, core, greeting));
     adopt(core, &server)?;

@@ -84,8 +84,8 @@ impl Timeout {
             Self::Default => Ok(default()),
             Self::Never => Ok(None),
             Self::After(time) if time < Duration::from_micros(1) => Err(RpcError::invalid(
-                "RPC timeout must be positive: name at least 1 µs, or Timeout::Never for calls without \
-                 a deadline",
+                "RPC timeout must be positive: use at least 1 µs, or Timeout::Never for calls \
+                 without a deadline",
             )),
             Self::After(time) => Ok(Some(time)),
         }

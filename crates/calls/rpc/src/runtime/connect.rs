@@ -26,13 +26,13 @@ use crate::wire::reader::{Broken, Reader};
 use crate::wire::writer::{Left, Writer};
 
 /// Error text for a connection that this worker lacks the resources for.
-const NO_SOCKETS: &str = "this worker cannot make a connection";
+const NO_SOCKETS: &str = "this worker cannot create a connection";
 
 /// Time limit for a connection; a worker that is not reached in time is lost.
 const IN_TIME: Duration = Duration::from_secs(10);
 
-const NOBODY_THERE: &str = ". It has ended, or its host or the network in between is down: the next call \
-                            tries again";
+const NOBODY_THERE: &str = ". The worker has exited, or its host or the network is down: the next \
+                            call tries again";
 
 impl Core {
     /// Sends a request to a member, over a new connection if necessary.
@@ -66,7 +66,7 @@ impl Core {
                 let former = peers.insert(id, waiting);
                 drop(peers);
                 if let Some(Peer::Open(client)) = former {
-                    let text = "the worker was replaced by another one of the same rank";
+                    let text = "the worker was replaced by another worker with the same rank";
                     fail(&client, RpcError::new(RpcErrorKind::PeerLost, text));
                 }
                 self.connect_to(member.clone());
@@ -111,7 +111,7 @@ impl Core {
             }
         });
         if let Err(error) = started {
-            let failed = RpcError::internal("no thread can be started to connect to it");
+            let failed = RpcError::internal("cannot start a thread that connects to the worker");
             self.peers.failed(&member, &failed(error));
         }
     }
@@ -169,8 +169,8 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     let mut ends = ends(core, carrier, FrameLimits::UNAUTHENTICATED);
     let peer = greet(core, member, &mut ends, deadline)?;
     if peer.incarnation != member.incarnation {
-        let text = "another worker of the same name answers at its address: it was restarted, \
-                    and the group has not reported it yet";
+        let text = "another worker with the same name answered at this address: the worker was \
+                    restarted, and the group has not reported the restart yet";
         return Err(RpcError::new(RpcErrorKind::PeerLost, text));
     }
     ends.reader.set_limits(core.limits);
@@ -182,7 +182,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
 /// Its calls take the same path as other calls.
 fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
     let (near, far) = transport::same_process::pair()
-        .map_err(RpcError::internal("this worker cannot connect with itself"))?;
+        .map_err(RpcError::internal("this worker cannot connect to itself"))?;
     let ends_far = ends(core, far, core.limits);
     let link =
         Link::new(Arc::clone(&core.poller), ends_far).map_err(RpcError::internal(NO_SOCKETS))?;
@@ -299,8 +299,8 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, deadline: Instant) -> Resu
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         let text = format!(
-            "the worker accepted the connection and did not say who it is within {} s: it is stopped, \
-             or something else listens at its address",
+            "the worker accepted the connection but did not identify itself within {} s: it is \
+             stopped, or another process listens at its address",
             IN_TIME.as_secs()
         );
         return Err(RpcError::new(RpcErrorKind::PeerLost, text));
@@ -334,10 +334,12 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, deadline: Instant) -> Resu
 
 fn ended(broken: &Broken) -> RpcError {
     let text = match broken {
-        Broken::Closed => "the worker closed the connection immediately: it is ending".to_owned(),
+        Broken::Closed => {
+            "the worker closed the connection immediately: it is shutting down".to_owned()
+        }
         Broken::Failed(error) => format!("the connection failed immediately: {error}"),
         Broken::Nonsense(error) => {
-            format!("something that is no rdzv worker answers at its address: {error}")
+            format!("a process that is not an rdzv worker answered at its address: {error}")
         }
     };
     RpcError::new(RpcErrorKind::PeerLost, text)

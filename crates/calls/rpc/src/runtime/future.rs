@@ -134,7 +134,7 @@ impl<T> InFlight<T> {
         let error = match client {
             Some(client) => {
                 client.time_over(self.begun.id);
-                time_is_over(limit, "its request or its answer was about to be passed on")
+                time_is_over(limit, "the request or the answer was being processed")
             }
             None => {
                 // The driver already knows the next deadline.
@@ -205,7 +205,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     pub fn wait(self) -> Result<T, RpcError> {
         must_not_be_async()?;
         self.state.wait(None).unwrap_or_else(|| {
-            let text = "the result was taken before";
+            let text = "the result was already taken";
             Err(RpcError::new(RpcErrorKind::Internal, text))
         })
     }
@@ -290,7 +290,7 @@ impl<T: Send + 'static> RpcFuture<T> {
 /// Rejects blocking in a place where it would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
     if code_kind() == CodeKind::Async {
-        let text = "an async function must not block: await the call, or offer the function with \
+        let text = "an async function must not block: await the call, or wrap the function in \
                     `blocking`";
         return Err(RpcError::invalid(text));
     }

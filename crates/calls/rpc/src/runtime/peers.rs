@@ -145,5 +145,8 @@ impl Peers {
 
 /// Returns the error of a call whose deadline passed before it was sent.
 pub(crate) fn no_connection_in_time(limit: Duration) -> RpcError {
-    time_is_over(limit, "the worker could not be reached in that time")
+    time_is_over(
+        limit,
+        "no connection to the worker could be opened in that time",
+    )
 }

@@ -241,7 +241,7 @@ impl Endpoint for Server {
             // The caller is about to close the connection cleanly.
             FrameKind::GoAway => Ok(()),
             _ => {
-                let text = format!("it sent a {kind:?} where requests come only");
+                let text = format!("it sent a {kind:?} frame instead of a request");
                 Err(RpcError::new(RpcErrorKind::Protocol, text))
             }
         };

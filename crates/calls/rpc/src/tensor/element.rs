@@ -108,7 +108,7 @@ impl Tensor {
         let bytes = self.to_bytes()?;
         let mut numbers = Vec::new();
         numbers.try_reserve_exact(self.meta.count()).map_err(|_| {
-            let message = format!("no memory for {} numbers", self.meta.count());
+            let message = format!("cannot allocate memory for {} numbers", self.meta.count());
             RpcError::invalid(message)
         })?;
         numbers.resize(self.meta.count(), T::new_zeroed());

@@ -62,7 +62,7 @@ impl Tensor {
         );
         if meta.byte_len() != bytes.len() {
             return Err(RpcError::invalid(format!(
-                "a tensor of {data_type} with shape {:?} takes {} bytes, but there are {}",
+                "a tensor of {data_type} with shape {:?} needs {} bytes, but there are {}",
                 meta.shape(),
                 meta.byte_len(),
                 bytes.len()

@@ -61,7 +61,7 @@ impl Tensor {
         let mut copy = Vec::new();
         copy.try_reserve_exact(meta.byte_len()).map_err(|_| {
             let len = meta.byte_len();
-            let message = format!("no memory for a contiguous copy of {len} bytes");
+            let message = format!("cannot allocate {len} bytes for a contiguous copy");
             RpcError::invalid(message)
         })?;
         let order = Coverage::in_order(&self.meta).expect("what is empty is contiguous");

@@ -45,7 +45,7 @@ pub fn connect(
         Ok(name) => match unix::dial(name, options, attempt) {
             Ok((socket, agreed)) => return near_carrier(socket, agreed, peer),
             Err(TransportError::Unreachable { source, .. }) => {
-                format!("same host, but its Unix socket cannot be reached ({source})")
+                format!("same host, but cannot connect to its Unix socket ({source})")
             }
             Err(error) => return Err(error),
         },
@@ -79,11 +79,13 @@ fn far(
     match (&options.tls, peer_address.tls) {
         (None, true) => Err(refused(
             attempt,
-            "it wants TLS and this worker has no certificates: give them to all workers or to none",
+            "it requires TLS, but this worker has no certificates: give certificates to all \
+             workers or to none",
         )),
         (Some(_), false) => Err(refused(
             attempt,
-            "it has no TLS and this worker wants it: give certificates to all workers or to none",
+            "it does not use TLS, but this worker requires TLS: give certificates to all workers \
+             or to none",
         )),
         (None, false) => {
             let socket = tcp::dial(peer_address.address, options.heartbeat_limit, attempt)?;
@@ -110,7 +112,7 @@ fn secure(
         } else {
             PollFlags::IN
         };
-        attempt.wait(&session.stream().0, direction, "came of the TLS handshake")?;
+        attempt.wait(&session.stream().0, direction, "continue the TLS handshake")?;
     }
     let mut answer = [0];
     loop {
@@ -123,7 +125,7 @@ fn secure(
                 attempt.wait(
                     &session.stream().0,
                     PollFlags::IN,
-                    "came of the TLS handshake",
+                    "continue the TLS handshake",
                 )?;
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {

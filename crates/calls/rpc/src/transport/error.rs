@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TransportError {
     /// This worker refuses the peer, and has sent it the reason.
-    #[error("{peer} is refused: {reason}")]
+    #[error("refused {peer}: {reason}")]
     Refused {
         /// Refused peer.
         peer: String,
@@ -18,7 +18,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The peer refuses this worker.
-    #[error("{peer} refuses this worker: {reason}")]
+    #[error("{peer} refused this worker: {reason}")]
     RefusedBy {
         /// Peer that refuses.
         peer: String,
@@ -26,7 +26,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The peer cannot be reached. A retry may help.
-    #[error("{peer} cannot be reached: {source}")]
+    #[error("cannot connect to {peer}: {source}")]
     Unreachable {
         /// Peer that cannot be reached.
         peer: String,
@@ -35,7 +35,7 @@ pub enum TransportError {
         source: io::Error,
     },
     /// The peer was silent for too long. A retry may help.
-    #[error("{peer}: nothing {what} within {waited:?}")]
+    #[error("{peer} did not {what} within {waited:?}")]
     Late {
         /// Silent peer.
         peer: String,

@@ -126,7 +126,7 @@ impl Listener {
         Ok(PeerAddress {
             host: host_identity(),
             process: std::process::id(),
-            address: address.map_err(TransportError::system("ask for the address"))?,
+            address: address.map_err(TransportError::system("get the address"))?,
             tls: self.options.tls.is_some(),
             unix: self.unix.as_ref().map(|(_, name)| name.clone()),
         })
@@ -175,7 +175,7 @@ impl Listener {
                     if matches!(system, Some(Errno::MFILE | Errno::NFILE)) {
                         self.turn_one_away();
                     }
-                    let error = TransportError::system("take in a connection")(error);
+                    let error = TransportError::system("accept a connection")(error);
                     self.outcomes.push_back(Err(error));
                     return;
                 }
@@ -192,7 +192,7 @@ impl Listener {
         let peer = from.to_string();
         match &self.options.tls {
             None => {
-                let carrier = tcp_carrier(socket, peer, "it connected by TCP".to_owned());
+                let carrier = tcp_carrier(socket, peer, "it connected over TCP".to_owned());
                 self.outcomes.push_back(carrier);
             }
             Some(identity) => match TlsSession::acceptor(identity, Socket(socket)) {
@@ -243,7 +243,7 @@ impl Listener {
     fn admit(&mut self, source: Source, peer: String, stage: Stage) {
         if let Some(silent) = self.unauthenticated.make_room(source) {
             let count = self.unauthenticated.len();
-            let reason = format!("it said nothing, and {count} others have not either");
+            let reason = format!("it sent nothing, like {count} other peers");
             self.refused(silent.peer, reason);
         }
         let number = self.unauthenticated.insert(
@@ -301,7 +301,7 @@ impl Listener {
                     return self.refused(peer, reason);
                 }
             },
-            Stage::Tls(session) => tls_carrier(*session, peer, "it connected by TCP".to_owned()),
+            Stage::Tls(session) => tls_carrier(*session, peer, "it connected over TCP".to_owned()),
         };
         self.outcomes.push_back(outcome);
     }
@@ -314,7 +314,7 @@ impl Listener {
             && let Some(unauthenticated) = self.unauthenticated.remove(number)
         {
             let waited = self.options.greeting;
-            let reason = format!("it said too little within {waited:?}");
+            let reason = format!("it did not identify itself within {waited:?}");
             if let Stage::Unix(greeting) = &unauthenticated.stage {
                 turn_away(greeting.socket(), &reason);
             }
@@ -342,9 +342,9 @@ impl Listener {
 /// Continues a TLS handshake, and sends the welcome byte at its end.
 fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Result<bool, String> {
     if is_plain(&session.stream().0) {
-        let reason = "this worker wants TLS: give certificates to all workers or to none";
+        let reason = "this worker requires TLS: give certificates to all workers or to none";
         turn_away(&session.stream().0, reason);
-        return Err("it does not speak TLS".to_owned());
+        return Err("it does not use TLS".to_owned());
     }
     let greeted = session.handshake()?
         && match session.write(&[IoSlice::new(&[WELCOME])]) {

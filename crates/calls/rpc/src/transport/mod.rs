@@ -241,11 +241,11 @@ impl PeerCredentials {
             peer: self.peer.clone(),
             reason: match certified.as_slice() {
                 [] => format!(
-                    "it says it is {name}, and its certificate names no worker: \
-                     make one with the subject alternative name DNS:{name} or URI:rdzv:{name}"
+                    "it claims to be {name}, but its certificate names no worker: create a \
+                     certificate with the subject alternative name DNS:{name} or URI:rdzv:{name}"
                 ),
                 names => format!(
-                    "it says it is {name}, and its certificate is for {}",
+                    "it claims to be {name}, but its certificate is for {}",
                     names.join(", ")
                 ),
             },

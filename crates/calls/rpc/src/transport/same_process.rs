@@ -13,7 +13,7 @@ use super::unix::Agreed;
 ///
 /// [`TransportError::System`] if the system cannot create sockets.
 pub fn pair() -> Result<(Carrier, Carrier), TransportError> {
-    let broken = || TransportError::system("make a pair of sockets");
+    let broken = || TransportError::system("create a pair of sockets");
     let (near, far) = UnixStream::pair().map_err(broken())?;
     let end = |stream: UnixStream| {
         stream.set_nonblocking(true).map_err(broken())?;

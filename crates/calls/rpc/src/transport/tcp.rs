@@ -18,7 +18,7 @@ use super::wait::Attempt;
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError> {
     let listener = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    listener.map_err(TransportError::system(format!("listen at {address}")))
+    listener.map_err(TransportError::system(format!("listen on {address}")))
 }
 
 /// Connects and waits for the connection.
@@ -47,9 +47,9 @@ pub(super) fn dial(
     match rustix::net::connect(&socket, &address) {
         Ok(()) => {}
         Err(Errno::INPROGRESS | Errno::INTR) => {
-            attempt.wait(&socket, PollFlags::OUT, "answered")?;
+            attempt.wait(&socket, PollFlags::OUT, "answer")?;
             let outcome = sockopt::socket_error(&socket);
-            let outcome = outcome.map_err(TransportError::system("see whether it connected"))?;
+            let outcome = outcome.map_err(TransportError::system("check the connection"))?;
             outcome.map_err(|error| attempt.lost(error.into()))?;
         }
         Err(error) => return Err(attempt.lost(error.into())),

@@ -40,7 +40,7 @@ pub(super) fn listen() -> Result<(UnixListener, String), TransportError> {
     let listener = UnixAddress::from_abstract_name(&name)
         .and_then(|address| UnixListener::bind_addr(&address))
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    let what = "listen at an abstract Unix socket";
+    let what = "listen on an abstract Unix socket";
     Ok((listener.map_err(TransportError::system(what))?, name))
 }
 
@@ -72,8 +72,8 @@ pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), S
         return Ok(());
     }
     Err(format!(
-        "user {} may not talk to a worker of user {ours}: run all workers of a host as one user, or \
-         allow it in the options",
+        "user {} is not allowed to connect to a worker of user {ours}: run all workers on a host \
+         as one user, or allow more users in the options",
         peer.user
     ))
 }
@@ -91,7 +91,8 @@ pub(super) fn dial(
         .map_err(|error| attempt.lost(error.into()))?;
     // A listener whose queue is full returns EAGAIN, and no event reports when it has room again.
     rustix::net::connect(&socket, &address).map_err(|error| attempt.lost(error.into()))?;
-    let peer = pass::peer(&socket).map_err(TransportError::system("ask who listens"))?;
+    let peer =
+        pass::peer(&socket).map_err(TransportError::system("identify the listening process"))?;
     check_user(peer, options).map_err(|reason| TransportError::Refused {
         peer: describe(peer),
         reason,
@@ -127,7 +128,7 @@ fn greet(
     let mut descriptors: &[BorrowedFd<'_>] = descriptors.as_ref().map_or(&[], |all| all);
     let mut rest = &message[..];
     while !rest.is_empty() {
-        let sent = attempt.retry(socket, PollFlags::OUT, "took the greeting", || {
+        let sent = attempt.retry(socket, PollFlags::OUT, "accept the greeting", || {
             match pass::send(socket, &[IoSlice::new(rest)], descriptors) {
                 // The peer has already closed. It may have sent a reason.
                 Err(error) if has_closed(&error) => Ok(rest.len()),
@@ -152,7 +153,7 @@ fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
         let mut piece = [0; 1024];
         // One byte first: after a good answer, frames may follow that other code reads.
         let wanted = if answer.is_empty() { 1 } else { piece.len() };
-        let count = attempt.retry(socket, PollFlags::IN, "answered the greeting", || {
+        let count = attempt.retry(socket, PollFlags::IN, "answer the greeting", || {
             match receive(socket, &mut piece[..wanted]) {
                 // The peer closed without reading, which the system reports once. The bytes that
                 // the peer sent come next.
@@ -203,7 +204,9 @@ impl Greeting {
             let mut piece = [0; MESSAGE];
             let wanted = MESSAGE - self.message.len();
             match pass::receive(&self.socket, &mut piece[..wanted]) {
-                Ok((0, _)) => return Err("it closed before it had said anything".to_owned()),
+                Ok((0, _)) => {
+                    return Err("it closed the connection before it sent anything".to_owned());
+                }
                 Ok((count, descriptors)) => {
                     self.message.extend_from_slice(&piece[..count]);
                     self.descriptors.extend(descriptors);
@@ -224,7 +227,7 @@ impl Greeting {
         options: &TransportOptions,
     ) -> Result<(OwnedFd, Agreed), (OwnedFd, String)> {
         let Ok(message) = <[u8; MESSAGE]>::try_from(self.message) else {
-            return Err((self.socket, "its greeting has another length".to_owned()));
+            return Err((self.socket, "its greeting has the wrong length".to_owned()));
         };
         let agreed = if message == NO_RINGS {
             Agreed::Socket("the peer offered no shared memory".to_owned())

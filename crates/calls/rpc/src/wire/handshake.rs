@@ -89,11 +89,11 @@ impl Greeting {
             (FrameKind::Accepted, Some(_)) => self.accepted(&frame.body).map_err(refused),
             (FrameKind::GoAway, _) => {
                 let reason = rdzv_rpc_proto::frame::refusal::reason(&frame.body);
-                let text = format!("the worker refuses the connection: {reason}");
+                let text = format!("the worker refused the connection: {reason}");
                 Err(RpcError::new(RpcErrorKind::Protocol, text))
             }
             (kind, _) => {
-                let text = format!("the peer sent a {kind:?} before it had said who it is");
+                let text = format!("the peer sent a {kind:?} frame before it identified itself");
                 Err(RpcError::new(RpcErrorKind::Protocol, text))
             }
         }

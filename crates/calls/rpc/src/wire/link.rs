@@ -24,7 +24,7 @@ use crate::wire::writer::{Left, Part, Writer};
 /// Maximum number of frames that one connection delivers per turn.
 const TURN: usize = 256;
 
-const CLOSED: &str = "the worker has closed the connection: it has ended, or was killed";
+const CLOSED: &str = "the worker closed the connection: it exited or was killed";
 
 /// The epoll set of an agent and its connections.
 pub(crate) type LinkPoller = Poller<dyn Endpoint>;
@@ -316,7 +316,7 @@ impl Link {
             Broken::Failed(error) => self.lost_by(error),
             Broken::Nonsense(error) => RpcError::new(
                 RpcErrorKind::Protocol,
-                format!("the connection was given up: {error}"),
+                format!("the connection was closed: {error}"),
             ),
         }
     }
@@ -342,9 +342,9 @@ impl Link {
         let _ = sockopt::set_socket_linger(&self.readable, Some(Duration::ZERO));
         let limit = self.heart.as_ref().map_or(silent, Heart::limit);
         let text = format!(
-            "no message from the host of {} for {:.1} s (heartbeat limit {} s): it has lost power, \
-             or the network in between is cut. The next call connects again; if the network is \
-             often silent for this long, raise `heartbeat_limit`",
+            "no message from the host of {} for {:.1} s (heartbeat limit {} s): the host lost \
+             power, or the network is down. The next call connects again; if the network is often \
+             silent for this long, raise `heartbeat_limit`",
             self.peer,
             silent.as_secs_f64(),
             limit.as_secs_f64()

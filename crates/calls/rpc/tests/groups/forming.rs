@@ -130,7 +130,7 @@ fn two_world_sizes_are_both_named_soon() {
         for result in results {
             let error = result.unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
-            let sizes = |text: &str| text.contains("given 2") && text.contains("given 3");
+            let sizes = |text: &str| text.contains("specifies 3") && text.contains("specify 2");
             assert!(sizes(&error.message), "{error}");
         }
         // A worker that arrives late gets the error too, whatever its world size.
@@ -156,7 +156,7 @@ fn missing_ranks_are_named_at_the_deadline() {
             assert!(
                 error
                     .message
-                    .contains("of 4 workers, rank 1, 3 did not come"),
+                    .contains("of 4 workers, rank 1, 3 did not join"),
                 "{error}"
             );
         }
@@ -166,7 +166,7 @@ fn missing_ranks_are_named_at_the_deadline() {
             let started = Instant::now();
             let late = worker(&format!("w{late}"), late);
             let error = Group::form(connection(&store), late, 4, LONG).unwrap_err();
-            assert!(error.message.contains("rank 1, 3 did not come"), "{error}");
+            assert!(error.message.contains("rank 1, 3 did not join"), "{error}");
             assert!(started.elapsed() < SOON);
         }
         let workers = (0..4).map(|rank| worker(&format!("w{rank}"), rank));
@@ -217,7 +217,7 @@ fn two_workers_of_one_rank_are_notified_soon() {
         for result in form_each(&store, workers, LONG) {
             let error = result.unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::DuplicateId, "{error}");
-            assert!(error.message.contains("rank 1 in one group"), "{error}");
+            assert!(error.message.contains("one group have rank 1"), "{error}");
         }
         assert!(started.elapsed() < SOON);
     }

@@ -91,7 +91,7 @@ fn processes_of_two_world_sizes_are_notified_both_soon() {
     let workers = scenario.started(["w0", "w1"]);
     for error in all_fail(&workers, |rank| json!({ "world_size": 2 + rank })) {
         assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
-        let both = error.message.contains("given 2") && error.message.contains("given 3");
+        let both = error.message.contains("specifies 3") && error.message.contains("specify 2");
         assert!(both, "{}", error.message);
     }
 }
@@ -109,7 +109,7 @@ fn two_world_sizes_are_notified_to_all_processes_also_if_one_of_them_has_the_sto
         let size = |rank: usize| if rank == one { 9 } else { 8 };
         for error in all_fail(&workers, |rank| json!({ "world_size": size(rank) })) {
             assert_eq!(error.kind, RpcErrorKind::GroupMismatch, "{error:?}");
-            let both = error.message.contains("given 8") && error.message.contains("given 9");
+            let both = error.message.contains("specifies 9") && error.message.contains("specify 8");
             assert!(both, "{}", error.message);
         }
     }
@@ -123,7 +123,7 @@ fn processes_that_do_not_come_are_named_at_the_deadline() {
     let errors = all_fail(&workers, |_| json!({ "world_size": 4, "options": options }));
     for error in errors {
         assert_eq!(error.kind, RpcErrorKind::Deadline);
-        let missing = "of 4 workers, rank 1, 3 did not come";
+        let missing = "of 4 workers, rank 1, 3 did not join";
         assert!(error.message.contains(missing), "{}", error.message);
     }
 }
@@ -137,7 +137,7 @@ fn processes_that_do_not_come_are_named_also_if_one_that_waits_has_the_store() {
     let errors = all_fail(&workers, |_| json!({ "world_size": 4, "options": options }));
     for error in errors {
         assert_eq!(error.kind, RpcErrorKind::Deadline, "{error:?}");
-        let missing = "of 4 workers, rank 1 did not come";
+        let missing = "of 4 workers, rank 1 did not join";
         assert!(error.message.contains(missing), "{}", error.message);
     }
 }
@@ -187,7 +187,7 @@ fn processes_of_one_name_or_one_rank_are_named_to_all() {
     for error in all_fail(&workers, |at| json!({ "world_size": 3, "rank": at.min(1) })) {
         assert_eq!(error.kind, RpcErrorKind::DuplicateId);
         assert!(
-            error.message.contains("rank 1 in one group"),
+            error.message.contains("one group have rank 1"),
             "{}",
             error.message
         );

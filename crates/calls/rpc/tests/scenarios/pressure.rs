@@ -41,7 +41,7 @@ fn a_sender_keeps_no_more_than_its_credit_and_others_are_not_held_up() {
     });
     let error = sender.refuses(&more);
     assert_eq!(error.kind, RpcErrorKind::Overloaded, "{error:?}");
-    assert!(error.message.contains("which is the limit"), "{error:?}");
+    assert!(error.message.contains("the limit is reached"), "{error:?}");
     for _ in 0..100 {
         assert_eq!(sender.calls("other", "double", json!(2)), Ok(json!(4)));
     }

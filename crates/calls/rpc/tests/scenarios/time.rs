@@ -33,7 +33,7 @@ fn a_call_ends_at_its_time_and_the_other_process_is_notified() {
         assert_eq!(error.kind, RpcErrorKind::Deadline, "{error:?}");
         let begins = format!("RPC ran for more than set timeout ({shown} ms) and will now be");
         // The callee may notice the timeout first.
-        let over = "the time for the call was over before it was begun";
+        let over = "the timeout of the call expired before it started";
         let said = error.message.starts_with(&begins) || error.message == over;
         assert!(said, "{error:?}");
         assert_eq!(error.worker.as_deref(), Some("b"));

@@ -31,9 +31,9 @@ fn a_process_with_another_token_or_none_is_refused_on_every_transport() {
             .map(with);
         let none = with(None);
         for (ours, theirs, said) in [
-            (&one, &other, "another job token"),
-            (&one, &none, "has a job token and"),
-            (&none, &one, "has a job token and"),
+            (&one, &other, "different job tokens"),
+            (&one, &none, "has a job token, but"),
+            (&none, &one, "has a job token, but"),
         ] {
             let error = called(ours, theirs).unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::Protocol, "{error:?}");

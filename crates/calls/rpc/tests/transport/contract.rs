@@ -224,7 +224,7 @@ fn a_carrier_says_why_it_was_chosen() {
         reasons(pair(TransportKind::Tcp)),
         [
             "same host, but Unix sockets are turned off",
-            "it connected by TCP"
+            "it connected over TCP"
         ]
     );
 }
@@ -256,7 +256,7 @@ fn the_nearest_way_that_works_is_taken() {
     });
     assert_eq!(kind, TransportKind::Tcp);
     assert!(
-        reason.starts_with("same host, but its Unix socket cannot be reached (Connection refused"),
+        reason.starts_with("same host, but cannot connect to its Unix socket (Connection refused"),
         "{reason}"
     );
     let without = chosen(&options(TransportKind::Tcp), |peer_address| {

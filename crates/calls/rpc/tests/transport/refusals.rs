@@ -50,8 +50,8 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     };
     let (connected, accepted) = between(foreign.clone(), &TransportOptions::default());
     let reason = format!(
-        "user {ours} may not talk to a worker of user {ours}: run all workers of a host as one user, \
-         or allow it in the options"
+        "user {ours} is not allowed to connect to a worker of user {ours}: run all workers on a \
+         host as one user, or allow more users in the options"
     );
     match connected.unwrap_err() {
         TransportError::RefusedBy { reason: said, .. } => assert_eq!(said, reason),
@@ -59,7 +59,7 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     }
     let text = accepted.unwrap_err().to_string();
     let process = std::process::id();
-    let expected = format!("process {process} of user {ours} on this host is refused: {reason}");
+    let expected = format!("refused process {process} of user {ours} on this host: {reason}");
     assert_eq!(text, expected);
     // The connecting side also checks the listener, so a name that another user took is useless to
     // that user.
@@ -74,11 +74,14 @@ fn who_talks_nonsense_on_the_unix_socket_is_notified() {
     let mut stream = unix_stream(&listener);
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let text = accept(&mut listener).unwrap_err().to_string();
-    assert!(text.contains("it begins with other bytes"), "{text}");
+    assert!(
+        text.contains("it does not begin with the expected bytes"),
+        "{text}"
+    );
     let mut bytes = Vec::new();
     // The socket was closed with unread bytes, which may cause an error after the reason.
     let _ = stream.read_to_end(&mut bytes);
-    assert!(said(&bytes).contains("it begins with other bytes"));
+    assert!(said(&bytes).contains("it does not begin with the expected bytes"));
     // Other peers are not affected.
     let peer_address = listener.peer_address().unwrap();
     let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
@@ -102,7 +105,10 @@ fn who_says_nothing_is_dropped_in_time_and_delays_nobody() {
         let (connected, accepted) = meet(&mut listener, &peer_address, &options);
         assert!(connected.is_ok() && accepted.is_ok(), "{kind}");
         let text = accept(&mut listener).unwrap_err().to_string();
-        assert!(text.ends_with("it said too little within 300ms"), "{text}");
+        assert!(
+            text.ends_with("it did not identify itself within 300ms"),
+            "{text}"
+        );
         assert!(since.elapsed() >= greeting);
         drop(silent);
     }
@@ -121,7 +127,9 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
             Ok(Some(carrier)) => panic!("{carrier:?} has said nothing"),
             Err(error) => {
                 assert!(
-                    error.to_string().contains("it said nothing, and 63 others"),
+                    error
+                        .to_string()
+                        .contains("it sent nothing, like 63 other peers"),
                     "{error}"
                 );
                 pushed_out += 1;
@@ -152,9 +160,9 @@ fn a_certificate_of_another_authority_is_refused_on_each_side() {
     // The listener has the foreign certificate, and the connecting side sees it first.
     let (connected, accepted) = between(foreign, &options(TransportKind::TlsTcp));
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
-    let reason = "the authority of this job has not signed its certificate";
+    let reason = "its certificate is not signed by the authority of this job";
     assert!(connected.to_string().ends_with(reason), "{connected}");
-    let reason = "the authority of the peer's job has not signed our certificate";
+    let reason = "our certificate is not signed by the authority of the peer's job";
     assert!(accepted.to_string().ends_with(reason), "{accepted}");
 }
 
@@ -176,14 +184,14 @@ fn a_certificate_that_only_the_listener_refuses_is_notified_to_its_owner() {
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
     let text = accepted.to_string();
     assert!(
-        text.ends_with("the authority of this job has not signed its certificate"),
+        text.ends_with("its certificate is not signed by the authority of this job"),
         "{text}"
     );
     match connected {
         TransportError::RefusedBy { reason, .. } => {
             assert_eq!(
                 reason,
-                "the authority of the peer's job has not signed our certificate"
+                "our certificate is not signed by the authority of the peer's job"
             );
         }
         other => panic!("{other:?}"),
@@ -205,7 +213,7 @@ fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
     accepted.check_name("trainer-1").unwrap();
     let error = accepted.check_name("trainer-2").unwrap_err().to_string();
     assert!(
-        error.ends_with("it says it is trainer-2, and its certificate is for trainer-1"),
+        error.ends_with("it claims to be trainer-2, but its certificate is for trainer-1"),
         "{error}"
     );
 }
@@ -218,9 +226,13 @@ fn with_tls_on_one_side_only_both_are_notified() {
         (
             &secure,
             &plain,
-            "it wants TLS and this worker has no certificates",
+            "it requires TLS, but this worker has no certificates",
         ),
-        (&plain, &secure, "it has no TLS and this worker wants it"),
+        (
+            &plain,
+            &secure,
+            "it does not use TLS, but this worker requires TLS",
+        ),
     ] {
         let (_listener, peer_address) = listening(listens.clone());
         let error = connect(&peer_address, connects, Instant::now() + TEST_LIMIT).unwrap_err();
@@ -235,7 +247,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
     encode(&Header::new(FrameKind::Hello), b"hello", &[], &mut hello);
     write_all(&mut *carrier.write, &hello).unwrap();
     let text = accept(&mut listener).unwrap_err().to_string();
-    assert!(text.ends_with("it does not speak TLS"), "{text}");
+    assert!(text.ends_with("it does not use TLS"), "{text}");
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
     // The socket was closed with unread bytes, which may cause an error after the reason.
@@ -244,7 +256,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
     }
     assert_eq!(
         said(&bytes),
-        "this worker wants TLS: give certificates to all workers or to none"
+        "this worker requires TLS: give certificates to all workers or to none"
     );
     // TLS where a frame is required: the answer of a listener without TLS is not TLS.
     let (mut listener, mut peer_address) = listening(plain);
@@ -253,9 +265,9 @@ fn with_tls_on_one_side_only_both_are_notified() {
         let connecting =
             scope.spawn(|| connect(&peer_address, &secure, Instant::now() + TEST_LIMIT));
         let mut carrier = accept(&mut listener).unwrap();
-        write_all(&mut *carrier.write, &refusal::go_away("no frame of rdzv")).unwrap();
+        write_all(&mut *carrier.write, &refusal::go_away("not an rdzv frame")).unwrap();
         let error = connecting.join().unwrap().unwrap_err().to_string();
-        assert!(error.ends_with("it does not speak TLS"), "{error}");
+        assert!(error.ends_with("it does not use TLS"), "{error}");
     });
 }
 

@@ -59,23 +59,22 @@ impl Awaited {
                 killed: false,
                 ..
             } => format!(
-                "waiting for {} to end; {left} s left; then they are killed",
+                "waiting for {} to exit; {left} s left; then SIGKILL follows",
                 workers(running)
             ),
             Self::Workers {
                 workers: running, ..
             } => format!(
-                "waiting for {}, which have been killed, to end; {left} s left; then they are given up",
+                "waiting for {} to exit after SIGKILL; {left} s left; then the agent stops waiting",
                 workers(running)
             ),
-            Self::Leftovers => {
-                "waiting for the end of processes that workers have left behind".to_owned()
-            }
+            Self::Leftovers => "waiting for processes that workers left behind to exit".to_owned(),
             Self::Delay { .. } => {
                 format!("waiting before the next attempt, as configured; {left} s left")
             }
             Self::OtherNodes => {
-                "the workers of this node have succeeded; waiting for those of the other nodes"
+                "the workers of this node have succeeded; waiting for the workers of the other \
+                 nodes"
                     .to_owned()
             }
         }
@@ -100,11 +99,11 @@ mod tests {
         };
         assert_eq!(
             said(&workers(false)),
-            "waiting for 2 workers to end; 27 s left; then they are killed"
+            "waiting for 2 workers to exit; 27 s left; then SIGKILL follows"
         );
         assert_eq!(
             said(&workers(true)),
-            "waiting for 2 workers, which have been killed, to end; 27 s left; then they are given up"
+            "waiting for 2 workers to exit after SIGKILL; 27 s left; then the agent stops waiting"
         );
         assert_eq!(
             said(&Awaited::Delay { deadline }),

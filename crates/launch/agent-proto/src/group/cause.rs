@@ -160,12 +160,12 @@ impl fmt::Display for Cause {
             Self::Signal { signal: 9 } => {
                 "killed by SIGKILL, which the agent did not send".to_owned()
             }
-            Self::Signal { signal } => format!("ended by {}", signal::in_words(*signal)),
+            Self::Signal { signal } => format!("killed by {}", signal::in_words(*signal)),
             Self::OutOfMemory { evidence } => format!("out of memory: {evidence}"),
             Self::DiskFull { text } => format!("no space left on a file system: {text}"),
             Self::NotStarted { reason } => format!("could not be started: {reason}"),
             Self::Watchdog { scope, late } => format!(
-                "its own timer '{scope}' ran out {} before the agent noticed it",
+                "its timer '{scope}' expired {} before the agent noticed it",
                 seconds(*late)
             ),
             Self::Heartbeat {
@@ -190,9 +190,9 @@ impl fmt::Display for Cause {
                 let held = seconds(*held);
                 match wait_channel {
                     Some(channel) => {
-                        format!("held by the kernel for {held} in {channel} (state D)")
+                        format!("blocked in the kernel for {held} in {channel} (state D)")
                     }
-                    None => format!("held by the kernel for {held} (state D)"),
+                    None => format!("blocked in the kernel for {held} (state D)"),
                 }
             }
             Self::NodeLost { node } => format!("node lost: {node}"),
@@ -201,7 +201,7 @@ impl fmt::Display for Cause {
                 signal::in_words(number.saturating_neg())
             ),
             Self::StoppedByAgent { number } => format!(
-                "ended with code {number} while the agent was stopping it after another failure"
+                "exited with code {number} while the agent was stopping it after another failure"
             ),
         };
         formatter.write_str(&one_line(&text))
@@ -252,8 +252,12 @@ mod tests {
                 "signal",
                 "killed by SIGKILL, which the agent did not send",
             ),
-            (Cause::Signal { signal: 11 }, "signal", "ended by SIGSEGV"),
-            (Cause::Signal { signal: 40 }, "signal", "ended by signal 40"),
+            (Cause::Signal { signal: 11 }, "signal", "killed by SIGSEGV"),
+            (
+                Cause::Signal { signal: 40 },
+                "signal",
+                "killed by signal 40",
+            ),
             (
                 Cause::Heartbeat {
                     phase: "step".to_owned(),
@@ -269,7 +273,7 @@ mod tests {
                     wait_channel: None,
                 },
                 "uninterruptible",
-                "held by the kernel for 1.0 s (state D)",
+                "blocked in the kernel for 1.0 s (state D)",
             ),
             (
                 Cause::StoppedByAgent { number: -15 },

@@ -145,10 +145,10 @@ fn parse(text: &str) -> Result<Value, String> {
         return Err("is empty".to_owned());
     }
     let value: Value =
-        serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("is not valid JSON: {error}"))?;
     match value.get("message") {
         Some(Value::String(_) | Value::Object(_)) => Ok(escaped(value)),
-        _ => Err("has no \"message\" that is a text or an object".to_owned()),
+        _ => Err("has no \"message\" that is a string or an object".to_owned()),
     }
 }
 

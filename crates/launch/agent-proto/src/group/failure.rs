@@ -105,7 +105,7 @@ impl Failure {
         let evidence = &self.evidence;
         let how = match evidence.exit {
             Some(Exit::Code(code)) => format!("exited with code {code}"),
-            Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
+            Some(Exit::Signal(signal)) => format!("was killed by signal {signal}"),
             None => "failed".to_owned(),
         };
         let why = match &self.cause {

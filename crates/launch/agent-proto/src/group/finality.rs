@@ -26,7 +26,7 @@ pub enum Finality {
     /// The kernel holds a worker.
     /// The worker keeps resources that the next attempt would need, so the group forfeits the
     /// remaining restarts.
-    #[error("the kernel holds a worker, so no restart helps")]
+    #[error("a worker is blocked in the kernel, so a restart cannot help")]
     WorkersHeld,
     /// Restarts are left, but the other nodes form no further round.
     #[error("another node has ended the run")]
@@ -85,7 +85,7 @@ mod tests {
             (
                 Finality::WorkersHeld,
                 "workers_held",
-                "the kernel holds a worker, so no restart helps",
+                "a worker is blocked in the kernel, so a restart cannot help",
             ),
             (
                 Finality::RunEnded,

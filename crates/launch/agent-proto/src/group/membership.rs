@@ -24,7 +24,7 @@ pub fn cause(reason: &str) -> MembershipCause {
 pub fn is_final(reason: &str) -> bool {
     reason.ends_with(", and the workers of all other nodes have succeeded")
         || reason.starts_with("the other nodes continued ")
-        || reason.starts_with("the others treat this node as lost")
+        || reason.starts_with("the other nodes treat this node as lost")
 }
 
 /// Returns the host in an agent's name.
@@ -77,7 +77,7 @@ mod tests {
                 MembershipCause::Waiting,
             ),
             (
-                "nodes b_1_0, c_2_0 are lost (ended without a word)",
+                "nodes b_1_0, c_2_0 are lost (exited without a message)",
                 MembershipCause::Lost,
             ),
             ("node b_1_0 has left", MembershipCause::Lost),

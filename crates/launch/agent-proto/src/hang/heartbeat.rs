@@ -61,7 +61,9 @@ impl HeartbeatLimits {
                 .parse()
                 .ok()
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-                .ok_or_else(|| format!("{part:?} is no number of seconds, or PHASE=SECONDS"))?;
+                .ok_or_else(|| {
+                    format!("{part:?} is neither a number of seconds nor PHASE=SECONDS")
+                })?;
             match phase {
                 None if seen_default => {
                     return Err(format!("{part:?} is a second limit for all phases"));
@@ -71,11 +73,11 @@ impl HeartbeatLimits {
                     limits.default = Some(limit).filter(|limit| !limit.is_zero());
                 }
                 Some(phase) if phase.is_empty() || phase.contains(char::is_whitespace) => {
-                    return Err(format!("{phase:?} cannot be a phase: it is one word"));
+                    return Err(format!("{phase:?} is not a phase: a phase is one word"));
                 }
                 Some(phase) => {
                     if limits.phases.insert(phase.to_owned(), limit).is_some() {
-                        return Err(format!("phase {phase:?} is there twice"));
+                        return Err(format!("phase {phase:?} is specified twice"));
                     }
                 }
             }

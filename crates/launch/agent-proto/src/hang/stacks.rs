@@ -42,7 +42,7 @@ impl fmt::Display for KernelState {
         formatter.write_str(match self.state {
             Some('R') => "running",
             Some('S') => "asleep",
-            Some('D') => "asleep in the kernel, not to be woken",
+            Some('D') => "in an uninterruptible sleep in the kernel",
             Some('T' | 't') => "stopped",
             Some('Z' | 'X') => "ended",
             _ => "in an unknown state",
@@ -109,7 +109,7 @@ impl WorkerStack {
             _ if !calls.is_empty() => calls.join(" < "),
             (Some(syscall), Some(channel)) => format!("{syscall} ({channel})"),
             (Some(call), None) | (None, Some(call)) => call.clone(),
-            (None, None) => "an unknown place".to_owned(),
+            (None, None) => "an unknown location".to_owned(),
         }
     }
 

@@ -70,8 +70,8 @@ impl TimerRequest {
     ///
     /// Returns the line's fault in one sentence.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
-        let written: Written =
-            serde_json::from_slice(line).map_err(|error| format!("no timer request: {error}"))?;
+        let written: Written = serde_json::from_slice(line)
+            .map_err(|error| format!("not a timer request: {error}"))?;
         let (pid, scope) = (written.pid, escape(&written.scope_id));
         if written.expiration_time < 0.0 {
             return Ok(Self::Release { pid, scope });
@@ -121,7 +121,8 @@ impl Timers {
                 let key = (timer.pid, timer.scope.clone());
                 if self.running.len() >= MOST_TIMERS && !self.running.contains_key(&key) {
                     return Err(format!(
-                        "timer {:?} of process {} is not kept: there are {MOST_TIMERS} already",
+                        "timer {:?} of process {} is ignored: the limit of {MOST_TIMERS} timers is \
+                         reached",
                         timer.scope, timer.pid
                     ));
                 }

@@ -96,8 +96,8 @@ pub enum BindingError {
     NoDevice,
     /// There are more workers than devices.
     #[error(
-        "local rank {local_rank} has no device to be bound to: {devices} devices are visible; \
-         start at most as many workers, or leave out --numa-binding"
+        "local rank {local_rank} has no device, because only {devices} devices are visible; start \
+         at most one worker per device, or omit --numa-binding"
     )]
     TooFewDevices {
         /// First worker without a device.
@@ -107,8 +107,8 @@ pub enum BindingError {
     },
     /// The kernel does not know the node of the device.
     #[error(
-        "the processors of NUMA node {node}, at which device {device} is, are not known: the \
-         kernel lists no such node"
+        "cannot find the processors of NUMA node {node} of device {device}: the kernel does not \
+         list this node"
     )]
     UnknownNode {
         /// The node.
@@ -118,9 +118,9 @@ pub enum BindingError {
     },
     /// The affinity mask excludes all processors of the node.
     #[error(
-        "this process may use no processor of NUMA node {node}, at which device {device} is: it is \
-         restricted to the processors {allowed} (taskset, cgroup cpuset or the scheduler of the \
-         cluster); allow some of {listed}, or leave out --numa-binding"
+        "this process cannot use any processor of NUMA node {node} of device {device}: it is \
+         restricted to the processors {allowed} (by taskset, a cgroup cpuset or the cluster's \
+         scheduler); allow some of {listed}, or omit --numa-binding"
     )]
     NoneAllowed {
         /// The node.
@@ -134,8 +134,8 @@ pub enum BindingError {
     },
     /// `exclusive` needs a core for each device.
     #[error(
-        "only {cores} physical cores of NUMA node {node} may be used, but there are {devices} \
-         devices at it: --numa-binding exclusive needs one for each; use node"
+        "only {cores} physical cores of NUMA node {node} are usable for its {devices} devices, but \
+         --numa-binding exclusive needs one core for each; use --numa-binding node"
     )]
     TooFewCores {
         /// The node.
@@ -147,8 +147,8 @@ pub enum BindingError {
     },
     /// The kernel does not report a fact that the mode needs.
     #[error(
-        "the kernel does not say {fact} of processor {processor} (a virtual machine?): use \
-         --numa-binding node"
+        "the kernel does not report {fact} of processor {processor}, as in some virtual machines; \
+         use --numa-binding node"
     )]
     Unsaid {
         /// Name of the fact: `the socket`, `the core` or `the caches`.
@@ -188,7 +188,7 @@ pub fn bind(
             listed: listed.clone(),
         });
     };
-    let at = format!("device {device} is at NUMA node {node}");
+    let at = format!("device {device} is on NUMA node {node}");
     let (processors, reason) = match mode {
         BindingMode::Node => (allowed, at),
         BindingMode::Socket => {

@@ -16,7 +16,8 @@ pub struct CpuList(BTreeSet<u32>);
 /// Reason why a text is not a list of processors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "'{text}' is no list of processors such as 0-3,8: {part:?} is neither a number below 65536 nor a range of such"
+    "'{text}' is not a list of processors such as 0-3,8: {part:?} is neither a number below 65536 \
+     nor a range of such numbers"
 )]
 pub struct CpuListError {
     /// The whole text, cut to 80 characters.

@@ -131,7 +131,7 @@ impl World {
                 assert_eq!(self.first_failure, Some(exit), "INV-G3");
             }
             GroupOutput::Restarting { .. } => {
-                assert!(!self.beyond_help, "no restart helps");
+                assert!(!self.beyond_help, "a restart cannot help");
                 self.restarts += 1;
             }
             GroupOutput::Signal { workers, .. } => self.signalled.extend(workers),

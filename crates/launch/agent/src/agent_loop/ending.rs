@@ -48,7 +48,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         let reason_to_leave = self.reason_to_leave(&ending, &outcome, &verdict);
         if let GroupEnding::SucceededAlone { reason, .. } = &ending {
             warn!(
-                "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
+                "[{}] {reason}; the workers on this node have succeeded, so this node leaves the \
+                 job",
                 self.config.identity.role
             );
         }
@@ -116,7 +117,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         self.stopped_at_the_end(request);
         let bytes = self.supervisor.unshown();
         if bytes > 0 {
-            warn!("{bytes} bytes of output are dropped, because the console is not read");
+            warn!("{bytes} bytes of output were dropped, because the console was not read");
             let at = self.clock.now().wall;
             self.emit(AgentEvent::OutputDropped { at, bytes });
         }
@@ -146,7 +147,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 _ = self.requests.stop() => break,
                 () = sleep_until(began + limit) => {
                     let limit = limit.as_secs();
-                    warn!("the rendezvous did not let go of this node within {limit} s");
+                    warn!("this node could not leave the rendezvous within {limit} s");
                     break;
                 }
                 () = sleep_until(began + reminder.next()) => {
@@ -155,7 +156,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     warn!(
                         target: reminder::TARGET,
                         left,
-                        "waiting for the rendezvous to let go of this node; {left} s left"
+                        "waiting to leave the rendezvous; {left} s left"
                     );
                 }
             }

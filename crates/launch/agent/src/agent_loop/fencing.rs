@@ -48,7 +48,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     self.supervisor.suspend();
                     self.signal_others(Signal::STOP);
                     self.stands_since = self.fence.stands_since();
-                    let message = "workers are suspended: no message of a coordinator with a majority came in time";
+                    let message = "workers are suspended: no message from a coordinator with a \
+                                   majority arrived in time";
                     self.say_of_fence(message.to_owned(), GroupEvent::Fenced);
                 }
                 Output::Continue(stood) => {
@@ -58,7 +59,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     self.signal_others(Signal::CONT);
                     self.stands_since = None;
                     let message = format!(
-                        "workers continue after {:.1} s: their round holds",
+                        "workers resume after {:.1} s: their round is still valid",
                         stood.as_secs_f64()
                     );
                     let killed = false;
@@ -98,7 +99,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         let message = if acts {
             "the fence is on: workers are suspended when this node is cut off"
         } else {
-            "the fence is off, with fewer than three voters or a node without a fence: workers run on when this node is cut off"
+            "the fence is off, because there are fewer than three voters or a node without a \
+             fence: workers keep running when this node is cut off"
         };
         if was.is_some() {
             warn!("[{role}] {message}");
@@ -152,7 +154,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);
             let message = format!(
-                "workers that were suspended for {:.1} s are killed: their round is over",
+                "workers that were suspended for {:.1} s are killed: their round has ended",
                 stood.as_secs_f64()
             );
             let killed = true;

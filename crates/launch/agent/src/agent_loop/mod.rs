@@ -528,7 +528,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Ok(()) => GroupInput::BarrierPassed,
                 Err((_, Some(limit))) if self.config.rendezvous.joins_again => {
                     GroupInput::BarrierTimeout(format!(
-                        "the workers of other nodes have not ended within {} s \
+                        "the workers of other nodes did not exit within {} s \
                          (--exit-barrier-timeout)",
                         limit.as_secs_f64()
                     ))
@@ -583,9 +583,9 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             }
             Change::PeerFailed { node, reason } => {
                 let reason = self.failures.peer_failed(now, &reason);
-                let message = format!("Node {node} has failed for good: {reason}");
+                let message = format!("Node {node} has failed permanently: {reason}");
                 self.emit_recorded(RendezvousEvent::new(NodeState::Running, message));
-                error!("node {node} has failed for good: {reason}");
+                error!("node {node} has failed permanently: {reason}");
                 GroupInput::PeerFailed { node, reason }
             }
             Change::Closed => {

@@ -24,7 +24,7 @@ pub enum SpecError {
     #[error(transparent)]
     Placement(#[from] PlacementError),
     /// This program, whose copy runs the function, was not found.
-    #[error("find this program, to run a function in a copy of it: {0}")]
+    #[error("cannot find the path of this program to run a function in a copy of it: {0}")]
     OwnProgram(#[source] io::Error),
 }
 
@@ -50,13 +50,13 @@ pub enum RunError {
     },
     /// Another agent runs in this process.
     #[error(
-        "another LocalElasticAgent is running in this process: an agent clears away every process \
-         that workers leave behind, so there can be one at a time; wait for it, or start the second \
-         one in a separate process"
+        "another LocalElasticAgent is running in this process: an agent kills all processes that \
+         workers leave behind, so only one agent can run at a time; wait for it, or start the \
+         second agent in a separate process"
     )]
     Busy,
     /// A function's argument could not be passed, or its value not be read.
-    #[error("call the function '{function}' in the workers: {what}")]
+    #[error("cannot call the function '{function}' in the workers: {what}")]
     Function {
         /// Name of the function.
         function: String,

@@ -189,15 +189,16 @@ fn fixed(parameters: &RendezvousParameters) -> Result<RendezvousPlan, Rendezvous
             .map(|number| number.and_then(unsigned))
     };
     let node_rank = number("rank")?.ok_or_else(|| {
-        wrong("static rendezvous needs the option rank: the number of this node, from 0")
+        wrong("static rendezvous needs the option rank: the rank of this node, from 0")
     })?;
     let endpoint = parameters.endpoint.trim();
     if endpoint.is_empty() {
         return Err(wrong(
-            "static rendezvous needs an endpoint: where node 0 listens",
+            "static rendezvous needs an endpoint: the address on which node 0 listens",
         ));
     }
-    let timeout = number("timeout")?.ok_or_else(|| wrong("timeout must be seconds, from 0"))?;
+    let timeout = number("timeout")?
+        .ok_or_else(|| wrong("timeout must be a non-negative number of seconds"))?;
     Ok(RendezvousPlan::Static {
         endpoint: Endpoint::parse(endpoint, STATIC_PORT)
             .map_err(|error| wrong(&format!("endpoint '{endpoint}': {error}")))?,

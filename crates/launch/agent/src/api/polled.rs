@@ -123,8 +123,10 @@ impl<'a> PolledSupervisor<'a> {
             .collect();
         let mut missing = self.workers.keys().filter(|rank| !ids.contains_key(rank));
         if let Some(local_rank) = missing.next() {
-            let text =
-                format!("the supervisor did not say where the worker {local_rank} was started");
+            let text = format!(
+                "the supervisor did not report where it started the worker with local rank \
+                 {local_rank}"
+            );
             events.push(WorkerEvent::Broken(SupervisorError(text).into()));
         }
         events

@@ -234,7 +234,7 @@ impl WorkerGroupFailure {
         let finality = self.finality().map(|finality| format!("{finality}: "));
         let finality = finality.unwrap_or_default();
         let Some(first) = self.first_failure() else {
-            return format!("{finality}no worker is named");
+            return format!("{finality}no worker was reported");
         };
         match self.result.failures.len() {
             0 | 1 => format!("{finality}{first}"),

@@ -348,19 +348,17 @@ impl WorkerSpecBuilder {
             return refused("local_world_size is 0: a node has at least one worker");
         }
         if spec.monitor_interval.is_zero() {
-            return refused("monitor_interval is 0: it has to be more, such as 100 ms");
+            return refused("monitor_interval is 0: it must be positive, such as 100 ms");
         }
         if spec.config.identity.role.is_empty() {
-            return refused("the role is empty: give the workers one, such as 'default'");
+            return refused("the role is empty: give the workers a role, such as 'default'");
         }
         if spec.config.restarts.non_retryable.contains(&0) {
-            return refused(
-                "exit code 0 is a success, so it cannot be among those that are not retried",
-            );
+            return refused("exit code 0 means success, so it cannot be a final exit code");
         }
         if spec.entrypoint.name().is_empty() {
             return refused(
-                "the entry point is empty: name a program, a script, a module or a function",
+                "the entry point is empty: specify a program, a script, a module or a function",
             );
         }
         check_rendezvous(&spec)?;
@@ -376,7 +374,7 @@ impl WorkerSpecBuilder {
             let handler = self.event_registry.create(&name, &facts).ok_or_else(|| {
                 let known: Vec<&str> = self.event_registry.names().collect();
                 SpecError::Setting(format!(
-                    "there is no event handler '{name}': the registry has {}",
+                    "event handler '{name}' does not exist: the registry has {}",
                     known.join(", ")
                 ))
             })?;
@@ -394,15 +392,15 @@ impl WorkerSpecBuilder {
 fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
     if matches!(spec.config.rendezvous.master_port, MasterPort::Kept(_)) {
         let why = if !matches!(spec.config.rendezvous.plan, RendezvousPlan::Local) {
-            "this job may have others"
+            "this job can have other nodes"
         } else if !spec.config.rendezvous.share_store {
-            "here the worker with rank 0 hosts it"
+            "in this job, the worker with rank 0 hosts the store"
         } else {
             return Ok(());
         };
         return Err(SpecError::Setting(format!(
-            "a kept socket for the master port can be used where the agent of a single node hosts \
-             the workers' store; {why}"
+            "a kept socket for the master port can only be used if the agent of a single node \
+             hosts the workers' store; {why}"
         )));
     }
     Err(SpecError::Setting(match &spec.config.rendezvous.plan {
@@ -420,7 +418,7 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
                 .contains(&parameters.backend) =>
         {
             format!(
-                "there is no rendezvous backend '{}': the registry has {:?}",
+                "rendezvous backend '{}' does not exist: the registry has {:?}",
                 parameters.backend, spec.config.rendezvous.backends
             )
         }
@@ -428,7 +426,7 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
             if parameters.run_id != spec.config.identity.run_id.as_str() =>
         {
             format!(
-                "the rendezvous is for run '{}', the workers are of run '{}'",
+                "the rendezvous is for run '{}', but the workers belong to run '{}'",
                 parameters.run_id, spec.config.identity.run_id
             )
         }

@@ -85,7 +85,8 @@ mod tests {
         assert_eq!(host, "b, c");
         for reason in [
             "node b_1_0 waits to join the next round",
-            "the other nodes took this one for lost, because they had not heard of it for 15 s",
+            "the other nodes treated this node as lost, because they received no heartbeat from it \
+             for 15 s",
         ] {
             assert_eq!(lost(reason), None, "{reason}");
         }

@@ -106,7 +106,7 @@ impl HangMonitor {
                 }
             }
             HangEvent::Broken(error) => {
-                error!("cannot read the workers' pipes any more: {error}");
+                error!("cannot read the workers' pipes any longer: {error}");
                 self.watches.close();
             }
             HangEvent::Due => return self.expire(now, running),
@@ -142,7 +142,7 @@ impl HangMonitor {
             let (pid, scope) = (timer.pid, &timer.scope);
             match (worker, expiry.kills) {
                 (_, false) => {
-                    info!("timer {scope:?} of process {pid} has expired, without a signal");
+                    info!("timer {scope:?} of process {pid} has expired; it sends no signal");
                 }
                 (None, true) => warn!(
                     "timer {scope:?} of process {pid} has expired, but no running worker owns it"

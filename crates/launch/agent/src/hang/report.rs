@@ -123,10 +123,11 @@ impl fmt::Display for HangReport {
         if self.spared {
             writeln!(
                 formatter,
-                "No worker is ended here: those of this node may all be waiting for another node"
+                "No worker on this node is stopped, because all of them may be waiting for another \
+                 node"
             )?;
         }
-        write!(formatter, "Where the workers of this node are:")?;
+        write!(formatter, "Locations of the workers on this node:")?;
         for stack in &self.stacks {
             write!(
                 formatter,
@@ -158,7 +159,7 @@ impl fmt::Display for HangReport {
 /// `silent` is the time without progress.
 pub(crate) fn resumed(silent: Duration) -> String {
     format!(
-        "workers make progress again after {:.1} s without",
+        "workers make progress again after {:.1} s without progress",
         silent.as_secs_f64()
     )
 }

@@ -94,7 +94,7 @@ fn parse(output: &[u8], pid: u32) -> Result<Vec<PythonFrame>, String> {
     let main = threads
         .into_iter()
         .find(|thread| thread.os_thread_id == Some(pid))
-        .ok_or("py-spy did not see the main thread")?;
+        .ok_or("py-spy did not find the main thread")?;
     let frames = main.frames.into_iter().take(MOST_FRAMES);
     let frames: Vec<PythonFrame> = frames
         .map(|call| PythonFrame {

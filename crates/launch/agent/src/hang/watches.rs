@@ -205,10 +205,10 @@ impl Watches {
                     self.complaints = self.complaints.saturating_add(1);
                     let further = match self.complaints {
                         ..MOST_COMPLAINTS => "",
-                        MOST_COMPLAINTS => "; further ones are not shown",
+                        MOST_COMPLAINTS => "; further lines are not reported",
                         _ => return None,
                     };
-                    Some(format!("watchdog: a line is ignored: {problem}{further}"))
+                    Some(format!("watchdog: ignored a line: {problem}{further}"))
                 }),
             };
             remarks.extend(remark);

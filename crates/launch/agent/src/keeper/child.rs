@@ -94,7 +94,7 @@ impl Attendant {
             Signals::new(PASSED_ON.map(Signal::as_raw)).map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
         let children =
-            unix::signal(SignalKind::child()).map_err(system("wait for ended processes"))?;
+            unix::signal(SignalKind::child()).map_err(system("wait for exited processes"))?;
         unblock().map_err(system("unblock signals"))?;
         Ok(Self {
             signals,
@@ -192,7 +192,7 @@ impl Attendant {
             if waited.is_err() || Instant::now() > deadline {
                 // If the console is not read, the message would block the exit.
                 if stderr_takes_lines() {
-                    tracing::error!("processes of the run do not end in spite of SIGKILL");
+                    tracing::error!("processes of the run do not exit in spite of SIGKILL");
                 }
                 is_clear = false;
                 break;

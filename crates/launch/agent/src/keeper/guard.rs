@@ -92,7 +92,7 @@ fn guard(
     keeper: &Keeper,
     report: &mut File,
 ) -> Result<(ExitStatus, u32), AgentError> {
-    setsid().map_err(system("make a session for the guard"))?;
+    setsid().map_err(system("create a session for the guard"))?;
     // SIGCONT resumes a stopped guard when the keeper dies, so that the guard clears everything.
     set_parent_process_death_signal(Some(Signal::CONT)).map_err(system("watch the keeper"))?;
     let leftovers = adopt_orphans()?;

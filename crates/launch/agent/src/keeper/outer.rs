@@ -49,8 +49,8 @@ pub struct AgentEnd {
 ///
 /// [`is_kept`]: super::is_kept
 pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
-    end_with_caller().map_err(system("end with the caller of the launcher"))?;
-    keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
+    end_with_caller().map_err(system("exit with the caller of the launcher"))?;
+    keep_descriptors_private().map_err(system("check inherited descriptors"))?;
     let pid = getpid();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("watch the keeper"))?;
     let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("start the guard"))?;
@@ -131,6 +131,6 @@ pub fn end_like(status: ExitStatus) -> ! {
     let error = Command::new("/bin/sh")
         .args(["-c", script, "sh", &number.to_string()])
         .exec();
-    tracing::debug!("die of signal {number}: {error}");
+    tracing::debug!("cannot exit by signal {number}: {error}");
     process::exit(128 + number);
 }

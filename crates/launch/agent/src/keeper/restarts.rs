@@ -62,9 +62,9 @@ impl fmt::Display for RestartReason {
                 Some(name) => write!(formatter, "was killed ({name})"),
                 None => write!(formatter, "was killed (signal {number})"),
             },
-            None => formatter.write_str("ended by a panic"),
+            None => formatter.write_str("exited after a panic"),
         }?;
-        formatter.write_str("; started again")?;
+        formatter.write_str("; restarted")?;
         match self.short {
             0 => Ok(()),
             short => write!(formatter, " ({short} of {} in a row)", self.most),
@@ -83,13 +83,13 @@ mod tests {
         let (short, long) = (Duration::from_secs(5), Duration::from_secs(11));
         for _ in 0..10 {
             let (restart, pause) = lives.ended(killed, long, 1).unwrap();
-            assert_eq!(restart.to_string(), "was killed (SIGKILL); started again");
+            assert_eq!(restart.to_string(), "was killed (SIGKILL); restarted");
             assert!(pause.is_zero());
         }
         let (restart, _) = lives.ended(killed, short, 1).unwrap();
         assert_eq!(
             restart.to_string(),
-            "was killed (SIGKILL); started again (1 of 1 in a row)"
+            "was killed (SIGKILL); restarted (1 of 1 in a row)"
         );
         assert!(lives.ended(killed, short, 1).is_none());
         assert!(lives.ended(killed, long, 1).is_some());

@@ -68,7 +68,7 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
             let death = set_parent_process_death_signal(Some(Signal::KILL));
             death.map_err(system("watch the keeper"))?;
             if getppid() != Some(keeper) {
-                let gone = io::Error::other("the keeper has ended");
+                let gone = io::Error::other("the keeper has exited");
                 return Err(system("watch the keeper")(gone));
             }
             let children = SigSet::from_iter([Number::SIGCHLD]);

@@ -65,8 +65,10 @@ pub fn kept() -> Option<&'static Kept> {
         let descriptors = numbers.map(|number| inherited(number?).ok());
         let descriptors: Vec<OwnedFd> = descriptors.collect::<Option<_>>()?;
         let kept = Kept::inherited(descriptors.try_into().ok()?);
-        kept.inspect_err(|error| tracing::warn!("cannot use what the guard keeps: {error}"))
-            .ok()
+        kept.inspect_err(|error| {
+            tracing::warn!("cannot use the state that the guard retains: {error}")
+        })
+        .ok()
     });
     kept.as_ref()
 }

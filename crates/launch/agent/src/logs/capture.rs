@@ -151,7 +151,7 @@ impl Capture {
             _ => pty::open_pipe(),
         };
         ends.and_then(|ends| self.add(local_rank, target, ends, plan.whole_lines))
-            .inspect_err(|error| tracing::debug!("{} is not captured: {error}", target.name()))
+            .inspect_err(|error| tracing::debug!("cannot capture {}: {error}", target.name()))
             .ok()
     }
 

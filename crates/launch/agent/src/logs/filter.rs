@@ -76,7 +76,7 @@ impl Filter {
         {
             // The run continues without the copy; the line itself is in the worker's own file.
             warn!(
-                "write {}: {error}; no more lines of this worker are copied there",
+                "cannot write {}: {error}; no more lines of this worker are copied to this file",
                 log.path.display()
             );
             self.log = None;

@@ -66,7 +66,10 @@ impl RetainedFile {
         match fallocate(&self.file, flags, self.released, end - self.released) {
             Ok(()) => self.released = end,
             Err(errno) => {
-                debug!("{} is kept whole: {errno}", self.reader.path.display());
+                debug!(
+                    "cannot limit the size of {}: {errno}",
+                    self.reader.path.display()
+                );
                 self.refused = true;
             }
         }
@@ -102,7 +105,7 @@ fn shorten(path: &Path, file: &File) -> io::Result<File> {
     let new = PathBuf::from(name);
     let written = File::create(&new).and_then(|mut file| {
         let lost = start + cut as u64;
-        writeln!(file, "(the first {lost} bytes were not kept)")?;
+        writeln!(file, "(the first {lost} bytes were not retained)")?;
         file.write_all(&end[cut..])?;
         fs::rename(&new, path)?;
         File::open(path)
@@ -169,7 +172,7 @@ mod tests {
             assert_eq!(
                 note,
                 format!(
-                    "(the first {} bytes were not kept)",
+                    "(the first {} bytes were not retained)",
                     10_000_000 - rest.len()
                 )
             );

@@ -252,7 +252,7 @@ impl Logs {
             {
                 warn!(
                     "local rank {local_rank} has failed; the end of its {} (up to {} KiB), which \
-                     --local-ranks-filter kept off the console, follows, and is in {}",
+                     --local-ranks-filter hid, follows and is also in {}",
                     target.name(),
                     RETAINED >> 10,
                     path.display()

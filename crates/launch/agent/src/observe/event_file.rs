@@ -76,7 +76,7 @@ fn write_out(file: &mut File, path: &Path, lines: &Receiver<String>) {
             && !failed
         {
             failed = true;
-            warn!("write events to {}: {error}", path.display());
+            warn!("cannot write events to {}: {error}", path.display());
         }
     }
 }
@@ -97,14 +97,14 @@ impl EventSink for EventFile {
             == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
         {
             warn!(
-                "{} took no events for {} s: the last ones may be missing",
+                "{} accepted no events for {} s: the last events may be missing",
                 self.path.display(),
                 FLUSH_TIMEOUT.as_secs()
             );
         }
         if self.lost > 0 {
             warn!(
-                "{} events are missing in {}, which was too slow",
+                "{} events are missing in {}, because writing to it was too slow",
                 self.lost,
                 self.path.display()
             );

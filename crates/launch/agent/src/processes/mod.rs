@@ -93,18 +93,19 @@ impl ProcessSupervisor {
         config: Arc<AgentConfig>,
         view: Option<&LiveView>,
     ) -> Result<Self, AgentError> {
-        spawn::keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
+        spawn::keep_descriptors_private().map_err(system("check inherited descriptors"))?;
         let children = unix::signal(SignalKind::child())
-            .map_err(system("wait for ended processes (SIGCHLD)"))?;
+            .map_err(system("wait for exited processes (SIGCHLD)"))?;
         let leftovers =
             Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
         if !leftovers.can_be_found() {
             warn!(
                 "/proc is not mounted: processes that workers leave behind in separate sessions \
-                 are not found and not killed; mount it, or run in a container that ends with the job"
+                 are not found and not killed; mount /proc, or run in a container that stops with \
+                 the job"
             );
         }
-        let exits = Exits::new().map_err(system("wait for ended workers (epoll)"))?;
+        let exits = Exits::new().map_err(system("wait for exited workers (epoll)"))?;
         let held_limit = config.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
         Ok(Self {
             workers: BTreeMap::new(),
@@ -438,7 +439,7 @@ impl Supervisor for ProcessSupervisor {
                     return events;
                 }
                 Wakeup::Exits(Err(source)) => {
-                    let error = system("wait for ended workers")(source);
+                    let error = system("wait for exited workers")(source);
                     return vec![WorkerEvent::Broken(error)];
                 }
                 Wakeup::Orphans => self.collect_orphans(),
@@ -491,10 +492,12 @@ impl Supervisor for ProcessSupervisor {
                 let pid = worker.identity.pid;
                 match tracer(pid) {
                     Some(tracer) => error!(
-                        "Process {pid} was killed, but process {tracer} traces it and has not let it go; it is given up"
+                        "Process {pid} was killed, but process {tracer} traces it and has not \
+                         released it; the agent stops waiting for it"
                     ),
                     None => error!(
-                        "Process {pid} did not exit after SIGKILL; it hangs inside the kernel and is given up"
+                        "Process {pid} did not exit after SIGKILL, because it is blocked in the \
+                         kernel; the agent stops waiting for it"
                     ),
                 }
             }
@@ -512,7 +515,7 @@ impl Supervisor for ProcessSupervisor {
 
     fn abandon_leftovers(&mut self) {
         self.cleared();
-        error!("processes that workers left behind do not end in spite of SIGKILL");
+        error!("processes that workers left behind do not exit in spite of SIGKILL");
     }
 
     fn suspend(&mut self) {

@@ -24,17 +24,14 @@ pub(super) fn explain(exit: Exit, program: &Path, logs: Option<&Path>) -> Option
     if matches!(exit, Exit::Code(code) if NOT_EXECUTED.contains(&code)) && is_foreign(program) {
         return Some(Cause::NotStarted {
             reason: format!(
-                "Exec format error: '{}' is a program for another kind of processor",
+                "Exec format error: '{}' is a program for another processor architecture",
                 program.display()
             ),
         });
     }
     let logs = logs.filter(|logs| is_full(logs))?;
     Some(Cause::DiskFull {
-        text: format!(
-            "nothing fits any more where its output goes, {}",
-            logs.display()
-        ),
+        text: format!("the file system of its output is full, {}", logs.display()),
     })
 }
 

@@ -245,10 +245,10 @@ impl Interruption {
 
 fn panicked() -> RendezvousError {
     RendezvousError::Unreachable {
-        what: "the thread of the rendezvous has panicked".to_owned(),
+        what: "the rendezvous thread panicked".to_owned(),
         endpoint: "the rendezvous backend".to_owned(),
         elapsed: None,
-        remedy: "this is a defect of the backend; the message of the panic is on stderr",
+        remedy: "fix this bug in the backend; stderr has the message of the panic",
     }
 }
 
@@ -334,7 +334,7 @@ impl Rendezvous {
         if let Some(backend) = &mut self.backend
             && let Err(error) = backend.report_failure(reason)
         {
-            warn!("cannot notify the other nodes of the failure here: {error}");
+            warn!("cannot notify the other nodes of the failure on this node: {error}");
         }
     }
 
@@ -351,7 +351,7 @@ impl Rendezvous {
         match reason_to_leave {
             LeaveReason::Succeeded | LeaveReason::Failed { .. } => {
                 if !backend.shutdown() {
-                    info!("the rendezvous could not be closed for the other nodes");
+                    info!("cannot close the rendezvous for the other nodes");
                 }
             }
             LeaveReason::Left | LeaveReason::Killed => {
@@ -360,7 +360,7 @@ impl Rendezvous {
                     _ => backend.leave(),
                 };
                 if let Err(error) = left {
-                    info!("the rendezvous could not be left in order: {error}");
+                    info!("cannot leave the rendezvous in order: {error}");
                 }
             }
         }

@@ -46,7 +46,7 @@ fn hear(store: &RoundStore) -> Result<(i32, GroupRank), StoreError> {
     let value = store.get(KEY)?;
     read(&value).ok_or_else(|| StoreError::Corrupt {
         store: format!("{store:?}"),
-        what: format!("key {KEY} is not two numbers"),
+        what: format!("key {KEY} does not contain two numbers"),
     })
 }
 
@@ -59,14 +59,17 @@ pub(super) fn announce(store: &RoundStore, signal: i32, by: GroupRank) {
             store.set(KEY, format!("{signal} {by}").as_bytes())
         });
         if let Err(error) = told {
-            warn!("cannot notify the other nodes that this one will be taken away: {error}");
+            warn!("cannot notify the other nodes of the preemption of this node: {error}");
         }
     });
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) {
     if let Err(error) = thread::Builder::new().name(name.to_owned()).spawn(work) {
-        warn!("notice of preemption stays on its node, as no thread can be started: {error}");
+        warn!(
+            "cannot exchange notices of preemption with other nodes, because no thread can be \
+             started: {error}"
+        );
     }
 }
 

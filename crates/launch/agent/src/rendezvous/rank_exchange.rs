@@ -71,7 +71,7 @@ fn read_all<T: serde::de::DeserializeOwned>(
         warn!(
             target: reminder::TARGET,
             left,
-            "waiting for what other agents say of their ranks: {} of {} keys are missing, first {}; {left} s \
+            "waiting for the ranks of other agents: {} of {} keys are missing, first {}; {left} s \
              left",
             missing.len(),
             names.len(),
@@ -86,7 +86,7 @@ fn read_all<T: serde::de::DeserializeOwned>(
             serde_json::from_slice(value).map_err(|error| {
                 AgentError::Store(StoreError::Corrupt {
                     store: format!("{store:?}"),
-                    what: format!("key {key} is not what an agent writes there: {error}"),
+                    what: format!("key {key} does not have the form that agents write: {error}"),
                 })
             })
         })

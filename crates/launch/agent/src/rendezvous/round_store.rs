@@ -67,7 +67,7 @@ impl RoundStore {
     pub(super) fn apart(&self) -> Result<Box<dyn Store>, StoreError> {
         let source = self.lock().source.clone();
         let is_over =
-            || StoreError::Argument("the round is over, and its store is closed".to_owned());
+            || StoreError::Argument("the round has ended, and its store is closed".to_owned());
         source.ok_or_else(is_over)?.try_clone()
     }
 

@@ -79,8 +79,9 @@ pub(crate) fn spawn(
         if absent && !there {
             return AgentError::ProgramNotFound { program };
         }
-        let no_interpreter = "the file is there, but not the interpreter that it names (the first \
-                              line of a script, or the loader of a binary)";
+        let no_interpreter = "No such file or directory: the file exists, but not the interpreter \
+                              that it names (in the first line of a script, or as the loader of a \
+                              binary)";
         AgentError::Spawn {
             local_rank: ranks.local_rank.0,
             program,

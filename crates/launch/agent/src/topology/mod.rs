@@ -39,8 +39,8 @@ pub enum PlacementError {
     Binding(#[from] BindingError),
     /// The name of a device can only be resolved by the driver's library.
     #[error(
-        "local rank {local_rank} sees a device that CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES \
-         names by a UUID which /proc does not resolve: name it by its index, or leave out \
+        "local rank {local_rank} uses a device whose UUID in CUDA_VISIBLE_DEVICES or \
+         HIP_VISIBLE_DEVICES is unknown in /proc: specify the device by its index, or omit \
          --numa-binding"
     )]
     UnknownDevice {
@@ -48,7 +48,7 @@ pub enum PlacementError {
         local_rank: u32,
     },
     /// The content of a file of `/proc` or `/sys` cannot be parsed.
-    #[error("{path}: {problem}; leave out --numa-binding")]
+    #[error("{path}: {problem}; omit --numa-binding")]
     Unreadable {
         /// Path of the file.
         path: String,

@@ -45,8 +45,7 @@ pub(super) fn numa_node(tree: &Tree, device: &Accelerator) -> Result<u32, Placem
         Some(node) => Ok(u32::try_from(node).unwrap_or(0)),
         None => Err(PlacementError::Unreadable {
             path,
-            problem: "there is no number in it, so it is unknown which processors are near the \
-                      device"
+            problem: "the file contains no number, so the processors near the device are unknown"
                 .to_owned(),
         }),
     }

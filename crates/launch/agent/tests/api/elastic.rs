@@ -297,7 +297,10 @@ fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
         assert_eq!(std::fs::read_to_string(log).unwrap(), text);
     }
     let error = run.agent.join().unwrap().unwrap_err().to_string();
-    assert!(error.starts_with("node b has failed for good"), "{error}");
+    assert!(
+        error.starts_with("node b has failed permanently"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -411,8 +414,8 @@ fn a_backend_that_panics_ends_the_run_with_its_name() {
     let run = agent("exit 0");
     run.answer(|| panic!("as the test wants it"));
     run.fails(
-        "the thread of the rendezvous has panicked at the rendezvous backend: this is a defect of the \
-         backend; the message of the panic is on stderr",
+        "the rendezvous thread panicked at the rendezvous backend: fix this bug in the backend; \
+         stderr has the message of the panic",
     );
 }
 

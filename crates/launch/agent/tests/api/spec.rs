@@ -80,13 +80,13 @@ fn what_cannot_work_is_refused_with_a_reason() {
             plain().event_log_handler("zeus"),
             "console, dynamic_rendezvous, null",
         ),
-        (plain().non_retryable(0), "exit code 0 is a success"),
+        (plain().non_retryable(0), "exit code 0 means success"),
         (plain().rendezvous(elsewhere), "node rank 2 of 2 nodes"),
         (plain().rendezvous(backend("zeus", "none")), "'zeus'"),
         (plain().rendezvous(backend("c10d", "a")), "run 'a'"),
         (
             plain().master_port(kept).share_store(false),
-            "worker with rank 0 hosts it",
+            "the worker with rank 0 hosts the store",
         ),
         (
             WorkerSpec::builder(WorkerEntrypoint::module("")),

@@ -131,7 +131,7 @@ fn a_worker_gets_no_processor_that_the_agent_may_not_use() {
     );
     let error = bound_with(&hardware, BindingMode::Node, 4, None).unwrap_err();
     assert!(
-        error.contains("may use no processor of NUMA node 3") && error.contains("2-5,20"),
+        error.contains("cannot use any processor of NUMA node 3") && error.contains("2-5,20"),
         "{error}"
     );
 }
@@ -145,7 +145,7 @@ fn the_devices_that_a_list_names_are_the_ones_that_count() {
     let by_uuid = bound_with(&hardware, BindingMode::Exclusive, 1, Some("GPU-3333"));
     assert_eq!(by_uuid.unwrap(), ["0-3,16-19"]);
     let error = bound_with(&hardware, BindingMode::Node, 1, Some("MIG-1")).unwrap_err();
-    assert!(error.contains("name it by its index"), "{error}");
+    assert!(error.contains("specify the device by its index"), "{error}");
     assert_eq!(
         bound_with(&hardware, BindingMode::Node, 1, Some("")).unwrap_err(),
         "No accelerator available for NUMA binding"
@@ -167,13 +167,13 @@ fn what_cannot_be_bound_is_refused_with_the_reason() {
         "{error}"
     );
     machine.remove("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-    let reason = "does not say the core of processor 0";
+    let reason = "does not report the core of processor 0";
     check(&machine, BindingMode::Exclusive, 1, reason);
     let list = "/sys/devices/system/node/node0/cpulist";
     machine.file(list, "0-x");
     check(&machine, BindingMode::Node, 1, &format!("{list}: "));
     machine.remove(list);
-    let reason = "the kernel lists no such node";
+    let reason = "the kernel does not list this node";
     check(&machine, BindingMode::Node, 1, reason);
     let node = "/sys/bus/pci/devices/0000:1a:00.0/numa_node";
     machine.remove(node);

@@ -53,7 +53,7 @@ pub(super) fn settle(
             && others.iter().any(|other| other != last)
         {
             warnings.push(format!(
-                "{name} is given {} times ({}): the last value counts",
+                "{name} is specified {} times ({}): the last value applies",
                 values.len(),
                 values.join(", ")
             ));
@@ -103,14 +103,14 @@ fn standalone(line: &mut Normalised) -> Option<String> {
             line.line.retain(|word| !is_nodes(word));
             let variable = line.from_environment.remove("nnodes")?;
             Some(format!(
-                "--standalone starts a job of one node, although {variable} is {nodes}"
+                "--standalone starts a job with one node, although {variable} is {nodes}"
             ))
         }
         (true, false) => {
             line.line.retain(|word| word != flag);
             let variable = line.from_environment.remove("standalone")?;
             Some(format!(
-                "--nnodes {nodes} starts a job of several nodes, although {variable} is set"
+                "--nnodes {nodes} starts a job with several nodes, although {variable} is set"
             ))
         }
         _ => None,
@@ -163,7 +163,7 @@ mod tests {
         let warnings = settled(line, &[]).1;
         assert_eq!(
             warnings,
-            ["--role is given 2 times (a, b): the last value counts"]
+            ["--role is specified 2 times (a, b): the last value applies"]
         );
         assert!(
             settled(&["--role", "a", "--role", "a", "s"], &[])
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(line, ["--standalone", "--", "s"]);
         assert_eq!(
             warnings,
-            ["--standalone starts a job of one node, although PET_NNODES is 2"]
+            ["--standalone starts a job with one node, although PET_NNODES is 2"]
         );
         let (line, warnings) = settled(&["--nnodes=2", "s"], &[("PET_STANDALONE", "1")]);
         assert_eq!((&*line[0], warnings.len()), ("--nnodes=2", 1));

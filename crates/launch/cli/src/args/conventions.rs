@@ -62,7 +62,7 @@ pub(crate) fn unknown_variables(
         .filter(|name| name.starts_with("PET_") && !known.iter().any(|known| known == name))
         .map(|name| {
             let meant = did_you_mean(name, known.iter().map(String::as_str));
-            format!("the variable {name} has no effect: no flag reads it{meant}")
+            format!("the variable {name} has no effect, because no flag reads it{meant}")
         })
         .collect()
 }
@@ -223,7 +223,7 @@ impl<'a> Known<'a> {
 
     fn misused(&self, problem: &str) -> Refusal {
         let value = problem.rsplit_once(' ').map_or("", |(_, value)| value);
-        let plain = format!(" takes no value, and {value} was given");
+        let plain = format!(" takes no value, but {value} was specified");
         Refusal::parser(&display(self.arg), problem, &plain)
     }
 
@@ -284,7 +284,7 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
             let options = options.join(" or ");
             return Err(Refusal::Parser {
                 torchrun: format!("ambiguous option: {text} could match {names}"),
-                plain: format!("{name} is too short for {options}: write the whole name"),
+                plain: format!("{name} could mean {options}; write the whole name"),
             });
         }
         found = matches.first().map(|(option, _)| *option);
@@ -360,7 +360,7 @@ fn defaults<'a>(
         if !option.takes_value() {
             let text = value.to_string_lossy();
             let number = int_or_raise(&text).map_err(|raised| {
-                raised.plainly(format!("{variable} is '{text}' and has to be 0 or 1"))
+                raised.plainly(format!("{variable} is '{text}', but must be 0 or 1"))
             });
             if number? != 0 {
                 words.push((id, variable, option.name().into()));

@@ -79,7 +79,7 @@ pub(crate) fn parse(
             torchrun: "the following arguments are required: training_script, training_script_args"
                 .to_owned(),
             plain: format!(
-                "there is no script to run: {} (-h shows examples)",
+                "no script was specified: {} (-h shows examples)",
                 synopsis(launcher.program())
             ),
         });
@@ -174,7 +174,7 @@ fn ask_scheduler(
         (None, Some(name)) if SCHEDULERS.contains(&name.as_str()) => name,
         (None, Some(name)) => {
             return Err(Refusal::Usage(format!(
-                "{RDZV_SCHEDULER} is '{name}' and has to be one of {}",
+                "{RDZV_SCHEDULER} is '{name}', but must be one of {}",
                 SCHEDULERS.join(", ")
             )));
         }
@@ -204,15 +204,15 @@ fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> St
 const OF_MPIRUN: [(&[&str], &str); 3] = [
     (
         &["-n", "-np", "-ppn", "-npernode", "--npernode"],
-        "--nproc-per-node is the number of workers of a node, and --nnodes the number of nodes",
+        "--nproc-per-node is the number of workers per node, and --nnodes is the number of nodes",
     ),
     (
         &["-N"],
-        "--nnodes is the number of nodes, and --nproc-per-node the number of workers of a node",
+        "--nnodes is the number of nodes, and --nproc-per-node is the number of workers per node",
     ),
     (
         &["-H", "--host", "--hosts", "--hostfile", "-f", "-hostfile"],
-        "start the same line on each host, with --nnodes N and --rdzv-endpoint HOST:PORT",
+        "run the same command on each host, with --nnodes N and --rdzv-endpoint HOST:PORT",
     ),
 ];
 
@@ -225,7 +225,7 @@ fn value_as_script(arguments: &RunArgs, normalised: &Normalised) -> Option<Refus
     let is_program = arguments.command.no_python || arguments.command.module;
     (is_value && !is_program && !Path::new(script).exists()).then(|| {
         Refusal::Usage(format!(
-            "{switch} takes no value, and '{script}' after it was taken for the script: leave it out"
+            "{switch} takes no value, so '{script}' after it was used as the script: remove it"
         ))
     })
 }
@@ -341,7 +341,7 @@ fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
         .get_arguments()
         .find(|option| option.get_long() == Some(name));
     let value = text(ContextKind::InvalidValue);
-    let allowed = |allowed: &str| format!(" is '{value}' and has to be {allowed}");
+    let allowed = |allowed: &str| format!(" is '{value}', but must be {allowed}");
     let (problem, plain) = match (error.kind(), option) {
         (ErrorKind::InvalidValue, Some(option)) => {
             let choices = option.get_possible_values();

@@ -95,7 +95,7 @@ impl Report {
         let open = |path: PathBuf| match ReportFile::open(&path) {
             Ok(file) => Ok((path, file)),
             Err(error) => {
-                let problem = format!("{} cannot be written: {error}", path.display());
+                let problem = format!("cannot write {}: {error}", path.display());
                 Err(Refusal::argument("--report", &problem))
             }
         };
@@ -126,7 +126,7 @@ impl Report {
             && let Err(error) = file.write(&document().text())
         {
             let path = path.display();
-            complain(&format!("rdzv: write the report {path}: {error}"));
+            complain(&format!("rdzv: cannot write the report {path}: {error}"));
         }
     }
 }
@@ -390,7 +390,7 @@ fn error_file(environment: &Environment) -> Option<PathBuf> {
 
 fn not_written(path: &Path, error: &io::Error) {
     error!(
-        "write the launcher's error file {}: {error}",
+        "cannot write the launcher's error file {}: {error}",
         path.display()
     );
 }
@@ -435,7 +435,7 @@ pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
     let Some((number, name)) = killed_by else {
         return;
     };
-    let text = format!("the agent was ended by {name}; its workers have been killed with it");
+    let text = format!("the agent was killed by {name}, and its workers were killed with it");
     start_lines();
     complain(&format!("rdzv: {text}"));
     let environment = Environment(std::env::vars_os().collect());

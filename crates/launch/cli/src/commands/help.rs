@@ -94,7 +94,7 @@ pub(super) fn run(topic: Option<&str>, commands: &[&str]) -> ExitCode {
     let known: Vec<&str> = names.chain(commands.iter().copied()).collect();
     let meant = did_you_mean(topic, known);
     complain(&format!(
-        "rdzv help: there is no topic '{topic}'{meant}; `rdzv help` lists them"
+        "rdzv help: topic '{topic}' does not exist{meant}; `rdzv help` lists the topics"
     ));
     Exit::Usage.into()
 }

@@ -28,13 +28,13 @@ pub(super) struct LinkArgs {
 pub(super) fn run(arguments: &LinkArgs) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(error) => return refuse(&format!("the path of this program is unknown: {error}")),
+        Err(error) => return refuse(&format!("cannot find the path of this program: {error}")),
     };
     let beside = program.parent().unwrap_or(Path::new("/"));
     let link = arguments.dir.as_deref().unwrap_or(beside).join(NAME);
     match symlink(&program, &link) {
         Ok(()) => show(&format!(
-            "{} is a link to {} now\n",
+            "created a link from {} to {}\n",
             link.display(),
             program.display()
         )),
@@ -45,10 +45,10 @@ pub(super) fn run(arguments: &LinkArgs) -> ExitCode {
 fn problem(link: &Path, error: &Error) -> String {
     let link = link.display();
     match error.kind() {
-        ErrorKind::AlreadyExists => format!(
-            "{link} exists and is not overwritten; remove it, or name another directory with --dir"
-        ),
-        _ => format!("{link} cannot be made: {error}"),
+        ErrorKind::AlreadyExists => {
+            format!("{link} already exists; remove it, or specify another directory with --dir")
+        }
+        _ => format!("cannot create {link}: {error}"),
     }
 }
 

@@ -176,7 +176,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     rdzv_agent::host::raise_open_files_limit();
     // Signals are blocked before the address is known, so that none can arrive too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
-    ends.thread_block().context("handle signals")?;
+    ends.thread_block().context("cannot handle signals")?;
     let mut options = ServerOptions {
         host: arguments.host.clone(),
         port: arguments.port,
@@ -206,7 +206,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
         let Some(voter) = StoreVoter::listen(endpoints).map_err(misuse)? else {
             return Err(anyhow!(
-                "the places of this machine in {list} are in use: an agent there is the voter already"
+                "the endpoints of this machine in {list} are in use: an agent there is already the \
+                 voter"
             ));
         };
         if arguments.restarts > 0 {
@@ -217,7 +218,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         }
         // The voter has threads, so the serving process creates it, after the fork.
         let serves = voter.serve_with(&mut options, timeout, node_timeout, onlookers);
-        serves.with_context(|| format!("be a voter at {}", voter.endpoint()))?;
+        serves.with_context(|| format!("cannot become a voter at {}", voter.endpoint()))?;
         linger = HAND_OVER;
     } else if arguments.restarts == 0 {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
@@ -226,12 +227,13 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     } else {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
         options.listeners = listeners.map_err(failed)?;
-        let mut note = NoteFile::new(timeout).context("make memory for a note")?;
+        let mut note = NoteFile::new(timeout).context("cannot allocate memory for the record")?;
         match rdzv_agent::keep_service(arguments.restarts)? {
             Service::Serves(why) => restart = why,
             Service::Ended(ended) => return Ok(Some(ended)),
         }
-        note.reopen().context("read the note of the last store")?;
+        note.reopen()
+            .context("cannot read the record of the previous store")?;
         let origin = Origin {
             agent: None,
             addresses: native::addresses(&options.listeners),
@@ -243,7 +245,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     }
     // This thread starts after the signals were blocked, so that it does not receive them.
     start_lines();
-    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
+    let ends =
+        SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("cannot handle signals")?;
     if let Some(restart) = &restart {
         tracing::warn!("the store {restart}");
     } else {
@@ -303,7 +306,7 @@ impl StatusPage {
             token,
             worker_sockets: None,
         };
-        status_server::start(vec![self.listener], sources).context("serve the status")
+        status_server::start(vec![self.listener], sources).context("cannot serve the status page")
     }
 }
 

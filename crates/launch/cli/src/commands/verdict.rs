@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
         let text = fs::read_to_string(path).map_err(|error| error.to_string());
         let report = text.and_then(|text| {
             serde_json::from_str(&text)
-                .map_err(|error| format!("it is no report of rdzv run: {error}"))
+                .map_err(|error| format!("it is not a report of rdzv run: {error}"))
         });
         report.map_err(|error| format!("{}: {error}", path.display()))
     };
@@ -91,7 +91,7 @@ fn of_path(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
         .collect();
     files.sort();
     if files.is_empty() {
-        Err(format!("there is no report in {}", path.display()))
+        Err(format!("{} contains no report", path.display()))
     } else {
         Ok(files)
     }
@@ -103,7 +103,7 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
     let name = reports.first().map(run).unwrap_or_default();
     if let Some(other) = reports.iter().map(run).find(|other| *other != name) {
         return Err(format!(
-            "these are reports of two runs, '{name}' and '{other}': name those of one of them"
+            "the reports are from two runs, '{name}' and '{other}': specify the reports of one run"
         ));
     }
     let count = |number: usize, what: &str| match number {
@@ -146,7 +146,7 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
     let is_preempted = |report: &&Report| report.outcome == "preempted";
     let other = reports.iter().find(|report| !is_preempted(report));
     let Some(report) = other.or(reports.first()) else {
-        return Err("no report was named".to_owned());
+        return Err("no report was specified".to_owned());
     };
     if is_preempted(&report) {
         let text = format!(

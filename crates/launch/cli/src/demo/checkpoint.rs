@@ -25,7 +25,7 @@ pub(super) fn load(directory: &Path) -> io::Result<Option<Training>> {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             let path = directory.join(NAME);
             let path = path.display();
-            io::Error::other(format!("{path} is not a whole checkpoint: {error}"))
+            io::Error::other(format!("{path} is not a complete checkpoint: {error}"))
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

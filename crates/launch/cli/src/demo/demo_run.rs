@@ -54,10 +54,12 @@ pub(crate) fn run(args: &DemoArgs) -> ExitCode {
 }
 
 fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    let directory = TempDir::with_prefix("rdzv-demo-").context("make a temporary directory")?;
-    let reports = Reports::open().context("open a socket for reports")?;
+    let directory =
+        TempDir::with_prefix("rdzv-demo-").context("cannot create a temporary directory")?;
+    let reports = Reports::open().context("cannot open a socket for reports")?;
     let plan = plan(args, directory.path(), reports.name())?;
-    let own_reporter = Reporter::connect(reports.name()).context("reach the own socket")?;
+    let own_reporter =
+        Reporter::connect(reports.name()).context("cannot connect to the report socket")?;
     let opening = opening(args.workers, !args.no_kill);
     show_line(LineRole::Plain, "", &opening, Form::of_stdout());
     say("");
@@ -75,21 +77,23 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         let _ = sender.send((started.elapsed(), Observation::Agent(event.clone())));
     });
     drop(sender);
-    own_reporter.end().context("end the reports")?;
+    own_reporter.end().context("cannot end the reports")?;
     let received = receiver.join();
     let timeline = printer
         .join()
         .ok()
-        .context("tell the story (this is a bug)")?;
+        .context("cannot show the timeline (this is a bug)")?;
     received
         .ok()
-        .context("hear the reports (this is a bug)")??;
+        .context("cannot receive the reports (this is a bug)")??;
 
     let verdict = timeline.verdict(&outcome);
     if verdict.is_err() {
         show_logs(directory.path());
     }
-    let removed = directory.close().context("remove the temporary directory");
+    let removed = directory
+        .close()
+        .context("cannot remove the temporary directory");
     Ok(match verdict {
         Ok(finished) => {
             removed?;
@@ -165,7 +169,7 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Agen
         "--reports".into(),
         reports.into(),
     ];
-    let program = std::env::current_exe().context("find this program")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let both = StreamSelection {
         stdout: true,
         stderr: true,
@@ -243,7 +247,7 @@ fn closing(timeline: &Timeline, finished: Finished, form: Form) {
             finished.loss
         ),
         format!(
-            "All {} processes have ended, and the temporary directory has been removed.",
+            "All {} processes have exited, and the temporary directory has been removed.",
             timeline.started
         ),
     ];
@@ -285,7 +289,7 @@ fn what_happened(timeline: &Timeline, finished: Finished) -> String {
 /// Returns the text after a demo that did not run as expected.
 fn failure(reason: &str, outcome: &Outcome) -> String {
     let reason = reason.trim_end_matches('.');
-    let mut text = format!("\nThis is not how it should have gone: {reason}.");
+    let mut text = format!("\nThe demo did not run as expected: {reason}.");
     if let Outcome::Failed { failures, .. } = outcome {
         for evidence in failures.iter().map(|failure| &failure.evidence) {
             let how = evidence.exit.map_or_else(String::new, how_it_ended);

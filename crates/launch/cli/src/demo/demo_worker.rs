@@ -56,12 +56,14 @@ pub(crate) fn work(args: &DemoWorkerArgs) -> ExitCode {
 
 /// Trains from the last checkpoint, or from the beginning, to the end.
 fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
-    let reporter = Reporter::connect(&args.reports).context("reach the demo")?;
+    let reporter = Reporter::connect(&args.reports).context("cannot connect to the demo")?;
     let mut group = join_group()?;
     let is_first = group.rank() == 0;
     let report = |progress| {
         if is_first {
-            reporter.report(progress).context("report to the demo")
+            reporter
+                .report(progress)
+                .context("cannot report to the demo")
         } else {
             Ok(())
         }
@@ -89,7 +91,7 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
         let (step, loss) = (training.step, pass.loss());
         report(Progress::Step { step, loss })?;
         if is_first && step % CHECKPOINT_EVERY == 0 {
-            checkpoint::save(&args.directory, &training).context("save the checkpoint")?;
+            checkpoint::save(&args.directory, &training).context("cannot save the checkpoint")?;
         }
         // At full speed, a user could not follow the output.
         thread::sleep(PACE.saturating_sub(started.elapsed()));
@@ -114,7 +116,8 @@ fn join_group() -> anyhow::Result<ProcessGroup> {
     };
     let joined = rendezvous("env://", None, None, options)?.join()?;
     let host = env::var(MASTER_ADDR).context(MASTER_ADDR)?;
-    let address = address_towards(&host).with_context(|| format!("find a way to {host}"))?;
+    let address =
+        address_towards(&host).with_context(|| format!("cannot find a route to {host}"))?;
     let options = GroupOptions {
         timeout: TIMEOUT,
         address: Some(address),

@@ -180,7 +180,7 @@ impl Timeline {
                 }
                 print(
                     "resumed",
-                    format!("from the checkpoint of step {step}; {lost} steps are done again"),
+                    format!("from the checkpoint of step {step}; {lost} steps are repeated"),
                 );
             }
             Progress::Step { step, loss } => {
@@ -261,7 +261,7 @@ impl Timeline {
         if self.restarts != u32::from(self.kill) {
             return Err(format!("there were {} restarts", self.restarts));
         }
-        let finished = self.finished.ok_or("the training did not end")?;
+        let finished = self.finished.ok_or("the training did not finish")?;
         if finished.accuracy < 0.9 {
             return Err("the network learned nothing".to_owned());
         }

@@ -75,7 +75,7 @@ impl CommandArgs {
         context: &Context<'_>,
     ) -> Result<(Entrypoint, Option<Interpreter>), Raised> {
         let [script, script_arguments @ ..] = training_script else {
-            return Err(Raised::value_error("there is no script to run"));
+            return Err(Raised::value_error("no script was specified"));
         };
         let mut name = script.to_string_lossy().into_owned();
         let mut words: Vec<OsString> = Vec::new();
@@ -95,7 +95,8 @@ impl CommandArgs {
                      time.",
                 )
                 .plainly(
-                    "--no-python and --module exclude each other: a module is run by Python",
+                    "--no-python and --module cannot be combined, because only Python can run a \
+                     module",
                 ));
             }
             script.clone()
@@ -165,8 +166,8 @@ fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Ra
              an environment, set PYTHON_EXEC, or use --no-python",
         )
         .plainly(
-            "there is no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
-             environment, set PYTHON_EXEC, or use --no-python",
+            "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate \
+             an environment, set PYTHON_EXEC, or use --no-python",
         )
     })
 }

@@ -64,7 +64,7 @@ impl HangArgs {
             "restart" => HangAction::Restart,
             "fail" => HangAction::Fail,
             other => {
-                let problem = format!("{other:?} is none of report, restart and fail");
+                let problem = format!("{other:?} is not one of report, restart and fail");
                 return Err(Refusal::argument("--hang-action", &problem));
             }
         };
@@ -93,7 +93,7 @@ impl HangArgs {
         match Duration::try_from_secs_f64(self.hang_timeout) {
             Ok(limit) => Ok(Some(limit).filter(|limit| !limit.is_zero())),
             Err(_) => {
-                let problem = format!("{} is no number of seconds", self.hang_timeout);
+                let problem = format!("{} is not a number of seconds", self.hang_timeout);
                 Err(Refusal::argument("--hang-timeout", &problem))
             }
         }
@@ -130,7 +130,7 @@ pub(super) fn explain(draft: &mut Draft, hang: &HangPlan, environment: &Environm
     );
     draft.setting("group without progress", "hang_timeout", progress, "");
     let heartbeat = match &hang.heartbeat {
-        Some(_) => "limits as given",
+        Some(_) => "limits as specified",
         None => "not expected",
     };
     draft.setting("heartbeats", "heartbeat_timeout", heartbeat, "");
@@ -149,20 +149,24 @@ pub(super) fn explain(draft: &mut Draft, hang: &HangPlan, environment: &Environm
     let variable = env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT;
     if let Some(limit) = environment.filled(variable) {
         let limit = format!("after {limit} s");
-        draft.line("held by the kernel", limit, Provenance::variable(variable));
+        draft.line(
+            "blocked in the kernel",
+            limit,
+            Provenance::variable(variable),
+        );
     }
     draft.flag("then", "hang_action");
     if hang.progress.is_some() || hang.heartbeat.is_some() || hang.watchdog.is_some() {
         let (tool, how) = match &hang.stack_tool {
             Some(tool) => (
                 tool.display().to_string(),
-                "found in PATH, or beside the interpreter",
+                "found in PATH, or next to the interpreter",
             ),
             None => (
-                "what the kernel tells".to_owned(),
-                "no py-spy in PATH or beside the interpreter",
+                "the kernel's information".to_owned(),
+                "no py-spy in PATH or next to the interpreter",
             ),
         };
-        draft.line("where a worker hangs", tool, Provenance::detected(how));
+        draft.line("location of a hang", tool, Provenance::detected(how));
     }
 }

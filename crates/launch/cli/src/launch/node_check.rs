@@ -33,7 +33,7 @@ impl NodeCheckArgs {
             .filter(|timeout| !timeout.is_zero())
             .ok_or_else(|| {
                 let problem = format!(
-                    "{} is no number of seconds above 0",
+                    "{} is not a positive number of seconds",
                     self.node_check_timeout
                 );
                 Refusal::argument("--node-check-timeout", &problem)

@@ -83,7 +83,7 @@ impl ObserveArgs {
         if !registry.names().any(|name| name == handler) {
             let names: Vec<&str> = registry.names().collect();
             let sentence = format!(
-                "--event-log-handler is '{handler}' and has to be one of {}{}",
+                "--event-log-handler is '{handler}', but must be one of {}{}",
                 names.join(", "),
                 did_you_mean(handler, names.iter().copied())
             );
@@ -139,7 +139,7 @@ fn port(text: &str, context: &mut Context<'_>) -> Option<u16> {
     let port = parse_int(text).and_then(|number| u16::try_from(number).ok());
     if port.is_none() {
         context.info(format!(
-            "{TORCHELASTIC_HEALTH_CHECK_PORT}='{text}' is no port, so there is no health check"
+            "{TORCHELASTIC_HEALTH_CHECK_PORT}='{text}' is not a port, so there is no health check"
         ));
     }
     port

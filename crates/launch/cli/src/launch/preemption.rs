@@ -66,7 +66,7 @@ impl PreemptionArgs {
             return match alone {
                 Some((flag, _)) => Err(Refusal::argument(
                     flag,
-                    "there is no notice without --preempt-signal",
+                    "it has no effect without --preempt-signal",
                 )),
                 None => Ok(None),
             };
@@ -85,17 +85,14 @@ impl PreemptionArgs {
         });
         let signal = number.ok_or_else(|| {
             let problem =
-                format!("'{name}' is no signal that can be a notice, such as USR1 or TERM");
+                format!("'{name}' cannot be used as a notice; use a signal such as USR1 or TERM");
             Refusal::argument("--preempt-signal", &problem)
         })?;
         let shutdown_timeout = match self.preempt_grace.map(u64::try_from) {
             None => shutdown_timeout,
             Some(Ok(seconds)) => Duration::from_secs(seconds),
             Some(Err(_)) => {
-                return Err(Refusal::argument(
-                    "--preempt-grace",
-                    "it has to be 0 or more",
-                ));
+                return Err(Refusal::argument("--preempt-grace", "it must be 0 or more"));
             }
         };
         Ok(Some(PreemptionPlan {
@@ -116,14 +113,14 @@ impl PreemptionArgs {
         let job = job(environment)?;
         let asked = Command::new("scontrol").args(["requeue", &job]).output();
         Some(match asked {
-            Ok(output) if output.status.success() => format!("Slurm job {job} is queued again"),
+            Ok(output) if output.status.success() => format!("requeued Slurm job {job}"),
             Ok(output) => format!(
-                "Slurm job {job} is not queued again: scontrol requeue: {}",
+                "cannot requeue Slurm job {job}: scontrol requeue: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
             ),
             Err(error) => format!(
-                "Slurm job {job} is not queued again: scontrol cannot be started here ({error}), as is usual in \
-                 a container; do it in the batch script"
+                "cannot requeue Slurm job {job}, because scontrol cannot be started here \
+                 ({error}), as is usual in a container; requeue the job in the batch script"
             ),
         })
     }
@@ -168,13 +165,13 @@ pub(super) fn explain(
         draft.setting("notice", "preempt_signal", name, "");
         let shutdown_timeout = format!("{} s", plan.shutdown_timeout.as_secs());
         draft.setting(
-            "time after it",
+            "time after the notice",
             "preempt_grace",
             shutdown_timeout,
-            "as --shutdown-timeout if not given",
+            "default: --shutdown-timeout",
         );
-        draft.flag("exit code after it", "preempt_exit_code");
-        draft.flag("queued again by rdzv", "requeue_on_preempt");
+        draft.flag("exit code after preemption", "preempt_exit_code");
+        draft.flag("requeued by rdzv", "requeue_on_preempt");
     }
     if let Some(deadline) = deadline {
         use crate::explanation::Provenance;

@@ -166,7 +166,7 @@ impl RendezvousChoice<'_> {
     pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {
         if is_strict && self.arguments.standalone && self.nodes.least > 1 {
             let problem = format!(
-                "is a job of one node, and --nnodes {} asks for more: leave one of them out",
+                "starts a job with one node, but --nnodes is {}: omit one of the two flags",
                 self.nodes.text
             );
             return Err(Refusal::parser(
@@ -176,7 +176,8 @@ impl RendezvousChoice<'_> {
             ));
         }
         if self.nodes.spares > 0 && self.has_fixed_nodes() {
-            let problem = "nodes with fixed ranks have no reserve: a dynamic rendezvous is needed, such as --rdzv-backend c10d";
+            let problem = "a static rendezvous cannot have spare nodes: use a dynamic rendezvous, \
+                           such as --rdzv-backend c10d";
             return Err(Refusal::argument("--spares", problem));
         }
         let (backend, nodes) = (&self.arguments.rdzv_backend, self.nodes);
@@ -278,7 +279,7 @@ impl RendezvousChoice<'_> {
     ) -> Result<(RendezvousPlan, RunId, RendezvousReasons), Refusal> {
         let given = self.arguments.rdzv_id.as_deref();
         if given == Some("") {
-            context.warn("the run id is empty, so a random one is used");
+            context.warn("the run id is empty, so rdzv uses a random run id");
         }
         if self.alone() {
             let id = given.filter(|id| !id.is_empty());
@@ -287,7 +288,7 @@ impl RendezvousChoice<'_> {
             let reason = if self.arguments.standalone {
                 "--standalone: this node alone"
             } else {
-                "one node, and neither --rdzv-endpoint nor --master-port: no other node"
+                "one node, and neither --rdzv-endpoint nor --master-port: no other node can join"
             };
             let reasons = RendezvousReasons {
                 backend: reason,
@@ -299,8 +300,8 @@ impl RendezvousChoice<'_> {
         }
         let random = || context.machine.random_id();
         let (run_id, id_reason) = match given {
-            None => ("none".to_owned(), "the same for all jobs that name none"),
-            Some("") => (random(), "it is empty: a new UUID for each run"),
+            None => ("none".to_owned(), "the same for all jobs without a run id"),
+            Some("") => (random(), "the run id is empty: a new UUID for each run"),
             Some(id) => (id.to_owned(), ""),
         };
         let backend = &self.arguments.rdzv_backend;
@@ -324,11 +325,11 @@ impl RendezvousChoice<'_> {
         };
         let endpoint = match &plan {
             RendezvousPlan::Static { .. } if no_endpoint => {
-                "static rendezvous without --rdzv-endpoint: --master-addr and --master-port (29500 \
-                 if that is not given)"
+                "static rendezvous without --rdzv-endpoint: --master-addr and --master-port \
+                 (default 29500)"
             }
             RendezvousPlan::Local => {
-                "one node, and an endpoint that only this node can use: no other node"
+                "one node, and an endpoint that only this node can use: no other node can join"
             }
             RendezvousPlan::Dynamic { .. } if no_endpoint => {
                 "no --rdzv-endpoint: the default endpoint of this backend"
@@ -456,7 +457,7 @@ impl RendezvousChoice<'_> {
             return Err(Raised::value_error(
                 "Endpoint is missing in endpoint. Try to add --master-addr and --master-port",
             )
-            .plainly("--rdzv-endpoint is blank and has to be HOST:PORT with static rendezvous"));
+            .plainly("--rdzv-endpoint is blank, but must be HOST:PORT with static rendezvous"));
         }
         let parsed = |default_port| {
             Endpoint::parse(&text, default_port)
@@ -469,13 +470,14 @@ impl RendezvousChoice<'_> {
                 "port is missing in endpoint: {text}. Try to specify --master-port"
             ))
             .plainly(format!(
-                "--rdzv-endpoint is '{text}' and has to be HOST:PORT with static rendezvous, such as {text}:{MASTER_PORT}"
+                "--rdzv-endpoint is '{text}', but must be HOST:PORT with static rendezvous, such \
+                 as {text}:{MASTER_PORT}"
             )));
         }
         let timeout = match settings.get("timeout") {
             Some(text) => number::int_or_raise(text).map_err(|raised| {
                 raised.plainly(format!(
-                    "--rdzv-conf: timeout is '{text}' and has to be a whole number of seconds"
+                    "--rdzv-conf: timeout is '{text}', but must be a whole number of seconds"
                 ))
             })?,
             None => STATIC_TIMEOUT,
@@ -488,7 +490,7 @@ impl RendezvousChoice<'_> {
                 nodes.most, nodes.text
             ))
             .plainly(format!(
-                "--node-rank is {rank} and has to be from 0 to {} with --nnodes {}",
+                "--node-rank is {rank}, but must be from 0 to {} with --nnodes {}",
                 nodes.most - 1,
                 nodes.text
             ))
@@ -510,8 +512,8 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} has '{endpoint}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
-             show them, with commas between them",
+            "{} contains '{endpoint}', which is not HOST:PORT; specify the addresses of voters, \
+             separated by commas, as the coordinator's screen and `/status` show them",
             env::RDZV_CONTACT_POINTS
         ))),
     });
@@ -534,13 +536,14 @@ pub(super) fn without_effect(
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
-            "--rdzv-conf: fence=auto has no effect: it needs three nodes or more (--nnodes), voters, an endpoint with a port, \
-             and --agent-restarts of 1 or more",
+            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes), \
+             voters, an endpoint with a port, and --agent-restarts of at least 1",
         );
     }
     if is_c10d && is_list && !parameters.known_voters.is_empty() {
         warnings.push(
-            "RDZV_CONTACT_POINTS has no effect with a list of endpoints, which says where the voters are",
+            "RDZV_CONTACT_POINTS has no effect with a list of endpoints, because the list names \
+             the voters",
         );
     }
     warnings
@@ -560,14 +563,15 @@ fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
     let names: Vec<&str> = BACKENDS.into_iter().filter(known).collect();
     let meant = did_you_mean(name, names.iter().copied());
     let names = names.join(", ");
-    format!("--rdzv-backend is '{name}' and has to be one of {names}{meant}")
+    format!("--rdzv-backend is '{name}', but must be one of {names}{meant}")
 }
 
 /// Returns the error for port 0 and several nodes.
 fn random_port(host: &str) -> Raised {
     let port = if host.is_empty() { "HOST" } else { host };
     Raised::value_error("the port of the rendezvous endpoint is 0").plainly(format!(
-        "port 0 of the endpoint is a random port, which the other nodes cannot know: give a port, such as {port}:{C10D_PORT}"
+        "port 0 of the endpoint is a random port, which the other nodes cannot know: specify a \
+         port, such as {port}:{C10D_PORT}"
     ))
 }
 

@@ -53,7 +53,7 @@ fn settings(draft: &mut Draft, plan: &AgentConfig) {
             draft.setting("settings", "rdzv_conf", timeout, "");
         }
         RendezvousPlan::Dynamic { parameters } => {
-            let why = Provenance::decided("decided by the rendezvous, for each round");
+            let why = Provenance::decided("assigned by the rendezvous, for each round");
             draft.line("this node's rank", "not known yet", why);
             if !parameters.config.is_empty() {
                 let options = parameters.config.pairs().join(", ");
@@ -99,13 +99,13 @@ fn at_one_endpoint(
 ) -> (String, String) {
     let here = "this node's agent";
     match parameters.config.get_as_bool("is_host") {
-        Ok(Some(true)) => (here.to_owned(), "--rdzv-conf is_host says so".to_owned()),
+        Ok(Some(true)) => (here.to_owned(), "--rdzv-conf is_host is true".to_owned()),
         Ok(Some(false)) => (
             format!("the agent or store at {endpoint}"),
-            "--rdzv-conf is_host says that it is not this node".to_owned(),
+            "--rdzv-conf is_host is false".to_owned(),
         ),
         _ if machine.is_called(&endpoint.host) => (
-            format!("{here}, unless a store is at {endpoint} already"),
+            format!("{here}, unless a store is already at {endpoint}"),
             format!("{} is this machine", endpoint.host),
         ),
         _ => (
@@ -122,12 +122,9 @@ fn at_voters(endpoints: &[Endpoint], machine: &dyn Machine) -> (String, String) 
         .find(|endpoint| machine.is_called(&endpoint.host));
     let why = match own {
         Some(own) => format!("{} is this machine, whose agent is a voter", own.host),
-        None => "none of them is this machine".to_owned(),
+        None => "none of these hosts is this machine".to_owned(),
     };
-    let elected = format!(
-        "the agent that is elected of those at {}",
-        listed.join(", ")
-    );
+    let elected = format!("the elected agent among those at {}", listed.join(", "));
     (elected, why)
 }
 
@@ -148,7 +145,7 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
     let decided = |why: &str| Provenance::decided(why);
     let (host, address) = match &plan.rendezvous.plan {
         RendezvousPlan::Static { endpoint, .. } => {
-            let why = "static rendezvous: workers meet at its endpoint";
+            let why = "static rendezvous: its endpoint is also the workers' endpoint";
             // A reason for the endpoint means that it comes from these two flags.
             let from = |given: Provenance| match reasons.endpoint {
                 "" => decided(why),
@@ -164,11 +161,11 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
         },
         RendezvousPlan::Dynamic { .. } => match &plan.rendezvous.local_addr {
             Some(own) => (
-                format!("that of the node with rank 0; {own} if it is this one"),
+                format!("the address of the node with rank 0 ({own} if this node has rank 0)"),
                 local,
             ),
             None => (
-                "that of the node with rank 0".to_owned(),
+                "the address of the node with rank 0".to_owned(),
                 decided("read from the store of the round"),
             ),
         },
@@ -176,7 +173,7 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
     draft.line(env::MASTER_ADDR, host, address);
     let port = match &plan.rendezvous.master_port {
         MasterPort::Fixed(port) => port.to_string(),
-        _ => "a free one".to_owned(),
+        _ => "a free port".to_owned(),
     };
     let reason = if plan.rendezvous.share_store {
         "an agent hosts the workers' store there".to_owned()

@@ -176,7 +176,7 @@ fn configuration(args: &RunArgs, nodes: &Nodes, plan: &AgentConfig) -> String {
     };
     let log_dir = match &plan.logs.base {
         LogBase::Directory(path) => path.display().to_string(),
-        LogBase::Temporary(path) => format!("a temporary one in {}", path.display()),
+        LogBase::Temporary(path) => format!("a temporary directory in {}", path.display()),
         LogBase::Discard => "none".to_owned(),
     };
     let numa = args.numa_binding.as_deref().unwrap_or("None");

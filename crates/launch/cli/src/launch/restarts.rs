@@ -79,11 +79,14 @@ impl RestartArgs {
     pub(super) fn resolve(&self, max_restarts: i64) -> Result<RestartOptions, Refusal> {
         if max_restarts < 0 {
             let raised = Raised::new("AssertionError", "max_restarts must be >= 0");
-            let sentence = format!("--max-restarts is {max_restarts} and has to be 0 or more");
+            let sentence = format!("--max-restarts is {max_restarts}, but must be 0 or more");
             return Err(raised.plainly(sentence).into());
         }
         let settle_delay = Duration::try_from_secs_f64(self.settle_delay).map_err(|_| {
-            let problem = format!("{} is no number of seconds from 0", self.settle_delay);
+            let problem = format!(
+                "{} is not a non-negative number of seconds",
+                self.settle_delay
+            );
             Refusal::argument("--settle-delay", &problem)
         })?;
         let codes = self.final_exit_codes.as_deref().unwrap_or_default();
@@ -107,7 +110,7 @@ impl RestartArgs {
         let seconds = self.exit_barrier_timeout.map(Duration::try_from_secs_f64);
         let limit = seconds.transpose().map_err(|_| {
             let given = self.exit_barrier_timeout.unwrap_or_default();
-            let problem = format!("{given} is no number of seconds from 0");
+            let problem = format!("{given} is not a non-negative number of seconds");
             Refusal::argument("--exit-barrier-timeout", &problem)
         })?;
         options.joins_again = is_ours;
@@ -124,20 +127,18 @@ impl RestartArgs {
         let alone = "there is no other node";
         let (default, why) = match plan {
             RendezvousPlan::Dynamic { parameters } if parameters.backend != "c10d" => {
-                (None, "only agents that meet over c10d are started again")
+                (None, "only agents of a c10d rendezvous are restarted")
             }
-            RendezvousPlan::Static { .. } => {
-                (None, "the ranks of static rendezvous are given once")
-            }
+            RendezvousPlan::Static { .. } => (None, "a static rendezvous assigns ranks only once"),
             RendezvousPlan::Local => (Some(0), alone),
             RendezvousPlan::Dynamic { parameters } if parameters.max_nodes == 1 => (Some(0), alone),
             RendezvousPlan::Dynamic { parameters }
                 if parameters.config.get("store_type") == Some("file") =>
             {
-                (Some(0), "the nodes meet over a file")
+                (Some(0), "the rendezvous uses a file")
             }
             RendezvousPlan::Dynamic { .. } => {
-                (Some(AGENT_RESTARTS), "several nodes meet over c10d")
+                (Some(AGENT_RESTARTS), "several nodes use a c10d rendezvous")
             }
         };
         match (self.agent_restarts, default) {
@@ -156,9 +157,8 @@ fn exit_code(text: &str) -> Result<i32, Refusal> {
         .and_then(|code| i32::try_from(code).ok())
         .filter(|code| (-64..=255).contains(code) && *code != 0)
         .ok_or_else(|| {
-            let problem = format!(
-                "'{text}' is neither an exit code (1 to 255) nor minus the number of a signal"
-            );
+            let problem =
+                format!("'{text}' is neither an exit code (1 to 255) nor a negative signal number");
             Refusal::argument("--final-exit-codes", &problem)
         })
 }
@@ -182,7 +182,8 @@ impl StopArgs {
                     let raised = Raised::new("OSError", "[Errno 22] Invalid argument");
                     let name = name.trim();
                     let sentence = format!(
-                        "--signals-to-handle names {name}, which no process can handle: leave it out"
+                        "--signals-to-handle contains {name}, which no process can handle: remove \
+                         it"
                     );
                     return Err(raised.plainly(sentence).into());
                 }
@@ -192,12 +193,12 @@ impl StopArgs {
                     let name = name.trim();
                     let meant = did_you_mean(name, signal::names());
                     return Err(Refusal::Usage(format!(
-                        "--signals-to-handle: there is no signal '{name}'{meant}; names are those of \
-                         `kill -l`, with SIG in front"
+                        "--signals-to-handle: signal '{name}' does not exist{meant}; use the names \
+                         from `kill -l` with the prefix SIG"
                     )));
                 }
                 None => context.warn(format!(
-                    "Failed to register signal handler for {name}: there is no signal of that name"
+                    "Failed to register signal handler for {name}: this signal does not exist"
                 )),
             }
         }
@@ -222,14 +223,15 @@ impl StopArgs {
                     "shutdown_timeout must be non-negative, got {seconds}"
                 ));
                 return Err(raised.plainly(format!(
-                    "--shutdown-timeout is {seconds} and has to be a number of seconds from 0"
+                    "--shutdown-timeout is {seconds}, but must be a non-negative number of seconds"
                 )));
             }
             Some(seconds) => seconds,
             None => match environment.text(TORCH_ELASTIC_SHUTDOWN_TIMEOUT) {
                 Some(text) => int_or_raise(&text).map_err(|raised| {
                     raised.plainly(format!(
-                        "{TORCH_ELASTIC_SHUTDOWN_TIMEOUT} is '{text}' and has to be a whole number of seconds"
+                        "{TORCH_ELASTIC_SHUTDOWN_TIMEOUT} is '{text}', but must be a whole number \
+                         of seconds"
                     ))
                 })?,
                 None => {
@@ -249,7 +251,7 @@ pub(super) fn check_monitor_interval(interval: f64) -> Result<(), Raised> {
         return Ok(());
     }
     let text = format!("monitor_interval must be > 0, got {interval}");
-    let sentence = format!("--monitor-interval is {interval} and has to be more than 0");
+    let sentence = format!("--monitor-interval is {interval}, but must be more than 0");
     Err(Raised::new("AssertionError", text).plainly(sentence))
 }
 
@@ -261,7 +263,7 @@ pub(super) fn explain(
     longest_shutdown_timeout: Option<Duration>,
     environment: &Environment,
 ) {
-    draft.section("Restarts and ends");
+    draft.section("Restarts and shutdown");
     let restarts = plan.restarts.max_restarts.to_string();
     draft.setting("restarts after failures", "max_restarts", restarts, "");
     let restarts = plan.rendezvous.agent_restarts.to_string();
@@ -287,7 +289,8 @@ pub(super) fn explain(
             provenance = Provenance::variable(variable);
         } else if longest_shutdown_timeout == Some(plan.stop.shutdown_timeout) {
             provenance = Provenance::decided("");
-            reason = "on every path; ends before Slurm kills the agent (KillWait)";
+            reason =
+                "on every path; shorter than the time after which Slurm kills the agent (KillWait)";
         }
     }
     draft.line(

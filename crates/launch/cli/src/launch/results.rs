@@ -67,7 +67,7 @@ impl ReportArgs {
                 return Ok::<_, Refusal>(path);
             }
             fs::create_dir_all(&path).map_err(|error| {
-                let problem = format!("{} cannot be made: {error}", path.display());
+                let problem = format!("cannot create {}: {error}", path.display());
                 Refusal::argument("--report", &problem)
             })?;
             Ok(path.join(format!("{}.json", host_name())))

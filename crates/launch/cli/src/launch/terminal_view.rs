@@ -45,7 +45,7 @@ impl TerminalArgs {
             return match self.ui.as_str() {
                 "live" => Err(Refusal::argument(
                     "--ui",
-                    "live needs a terminal as stdout and stderr",
+                    "live requires a terminal as stdout and stderr",
                 )),
                 _ => Ok(None),
             };
@@ -74,7 +74,7 @@ impl TerminalArgs {
         let view = relay.show(options);
         // If no thread can be started for the view, workers write to the console themselves.
         Ok(view
-            .inspect_err(|error| tracing::debug!("no view: {error}"))
+            .inspect_err(|error| tracing::debug!("cannot open the live view: {error}"))
             .ok())
     }
 }

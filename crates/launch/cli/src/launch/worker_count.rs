@@ -63,7 +63,8 @@ impl Nodes {
         } = self;
         if least != most || spares >= most {
             let problem = format!(
-                "{spares} of --nnodes {text} cannot be in reserve: it has to be a number of nodes, and more than that"
+                "{spares} spare nodes are impossible with --nnodes {text}: --nnodes must be a \
+                 single number that is greater than --spares"
             );
             return Err(Refusal::argument("--spares", &problem));
         }
@@ -91,7 +92,8 @@ impl CountArgs {
     /// Parses `--nnodes`: `N` or `MIN:MAX`, and `N` includes `spares` spare nodes.
     pub(super) fn nodes(&self, spares: u32) -> Result<Nodes, Refusal> {
         let sentence = format!(
-            "--nnodes is '{}' and has to be N or MIN:MAX, with numbers from 1 and MIN at most MAX, such as 2 or 1:4",
+            "--nnodes is '{}', but must be N or MIN:MAX, with positive numbers and MIN at most \
+             MAX, such as 2 or 1:4",
             self.nnodes
         );
         let nodes = self.range().map_err(|raised| raised.plainly(sentence))?;
@@ -168,13 +170,15 @@ impl CountArgs {
             "gpu" => gpus.ok_or_else(|| {
                 let raised = Raised::value_error("Cuda is not available.");
                 raised.plainly(
-                    "--nproc-per-node is 'gpu', and no NVIDIA or AMD device is visible here; give a number, cpu or auto",
+                    "--nproc-per-node is 'gpu', but no NVIDIA or AMD device is visible; specify a \
+                     number, cpu or auto",
                 )
             }),
             "xpu" => xpus.ok_or_else(|| {
                 let raised = Raised::value_error("Xpu is not available.");
                 raised.plainly(
-                    "--nproc-per-node is 'xpu', and no Intel device is visible here; give a number, cpu or auto",
+                    "--nproc-per-node is 'xpu', but no Intel device is visible; specify a number, \
+                     cpu or auto",
                 )
             }),
             "auto" => Ok(gpus.or(xpus).unwrap_or_else(|| {
@@ -183,10 +187,12 @@ impl CountArgs {
                 count
             })),
             text => {
-                let raised = Raised::value_error(format!("Unsupported nproc_per_node value: {text}"));
+                let raised =
+                    Raised::value_error(format!("Unsupported nproc_per_node value: {text}"));
                 let meant = did_you_mean(text, ["cpu", "gpu", "xpu", "auto"]);
                 Err(raised.plainly(format!(
-                    "--nproc-per-node is '{text}' and has to be a number from 1, cpu, gpu, xpu or auto{meant}"
+                    "--nproc-per-node is '{text}', but must be a positive number, cpu, gpu, xpu or \
+                     auto{meant}"
                 )))
             }
         }
@@ -208,12 +214,12 @@ fn processors(context: &mut Context<'_>) -> WorkerCount {
     let CpuLimit { quota, file } = &limit;
     let workers = quota.processors();
     let reason = format!(
-        "{allowed}, and time on {workers} of them: {file} allows {} of {} µs",
+        "{allowed}, but CPU time for only {workers} of them: {file} allows {} of {} µs",
         quota.quota, quota.period
     );
     context.warn(format!(
-        "the number of workers is {workers} and not {count}: {reason} (torchrun counts the mask \
-         only; --nproc-per-node {count} starts as many as it would)"
+        "the number of workers is {workers} instead of {count}: {reason} (torchrun counts only the \
+         mask; --nproc-per-node {count} starts as many workers as torchrun)"
     ));
     WorkerCount {
         workers: i64::from(workers),
@@ -229,7 +235,7 @@ impl WorkerCount {
         size.ok_or_else(|| {
             let text = format!("nproc_per_node must be > 0, got {workers}");
             Raised::new("AssertionError", text).plainly(format!(
-                "--nproc-per-node is {workers} and has to be 1 or more"
+                "--nproc-per-node is {workers}, but must be 1 or more"
             ))
         })
     }
@@ -247,7 +253,7 @@ impl WorkerCount {
                  default, so that the workers of this node do not overload it; set it yourself for the \
                  best performance of your application.\n{line}"
             ),
-            plain: "OMP_NUM_THREADS is not set: each worker gets 1 thread".to_owned(),
+            plain: "OMP_NUM_THREADS is not set: each worker uses 1 thread".to_owned(),
         });
     }
 }
@@ -263,7 +269,7 @@ pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &Wo
     };
     draft.setting("nodes", "nnodes", nodes, "");
     if spares > 0 {
-        draft.setting("nodes in reserve", "spares", spares.to_string(), "");
+        draft.setting("spare nodes", "spares", spares.to_string(), "");
     }
     let (name, workers) = ("workers on this node", workers.to_string());
     draft.setting(name, "nproc_per_node", workers, &count.reason);

@@ -86,7 +86,7 @@ impl OutputArgs {
                 "Could not find entrypoint under 'torchrun.logs_specs[{name}]' key"
             ));
             return Err(raised.plainly(format!(
-                "--logs-specs is '{name}', and rdzv has no plug-ins for logs: leave it out"
+                "--logs-specs is '{name}', but rdzv has no plug-ins for logs: omit --logs-specs"
             )));
         }
         let redirects = selection("--redirects", &self.redirects)?;
@@ -108,7 +108,8 @@ impl OutputArgs {
                     format!("[Errno 20] Not a directory: '{NOWHERE}/filtered_{stream}.log'"),
                 );
                 return Err(raised.plainly(format!(
-                    "--duplicate-{stream}-filters needs a --log-dir for the copies, and it is {NOWHERE}"
+                    "--duplicate-{stream}-filters needs a directory for the copies, but --log-dir \
+                     is {NOWHERE}"
                 )));
             }
         }
@@ -140,7 +141,7 @@ impl OutputArgs {
             let given = given.to_string_lossy();
             let raised = Raised::new("NotADirectoryError", format!("log_dir: {given} is a file"));
             return Err(raised.plainly(format!(
-                "--log-dir is '{given}', which is a file, and has to be a directory"
+                "--log-dir is '{given}', which is a file, but must be a directory"
             )));
         }
         Ok(LogBase::Directory(path))
@@ -156,8 +157,8 @@ fn selection(flag: &str, text: &str) -> Result<RankSelection, Raised> {
             r"{text} does not match: <^[0123]$> or <^(\d:[0123],)*(\d:[0123])$>"
         ))
         .plainly(format!(
-            "{flag} is '{text}' and has to be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by local \
-             rank as in 0:3,1:2"
+            "{flag} is '{text}', but must be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all \
+             workers or by local rank as in 0:3,1:2"
         ))
     };
     if let Some(all) = streams(text) {
@@ -199,7 +200,8 @@ fn console_ranks(text: &str) -> Result<Option<BTreeSet<u32>>, Raised> {
                  --local_ranks_filter=0,1,2",
             )
             .plainly(format!(
-                "--local-ranks-filter is '{text}' and has to be local ranks with commas between them, such as 0,2,3"
+                "--local-ranks-filter is '{text}', but must be a comma-separated list of local \
+                 ranks, such as 0,2,3"
             ))
         })?;
         ranks.extend(u32::try_from(number));
@@ -228,10 +230,13 @@ fn needles(text: Option<&str>) -> Vec<String> {
 pub(super) fn explain(draft: &mut Draft, logs: &LogPlan, environment: &Environment) {
     draft.section("Output");
     let (value, reason) = match &logs.base {
-        LogBase::Directory(path) => (path.display().to_string(), "a new directory in it per run"),
+        LogBase::Directory(path) => (
+            path.display().to_string(),
+            "a new subdirectory for each run",
+        ),
         LogBase::Temporary(path) => (
-            format!("a new one in {}", path.display()),
-            "removed at the end if it holds no output",
+            format!("a new directory in {}", path.display()),
+            "removed at the end if it contains no output",
         ),
         LogBase::Discard => ("none".to_owned(), "no files, no error files"),
     };

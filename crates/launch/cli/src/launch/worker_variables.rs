@@ -47,7 +47,7 @@ pub(super) fn explain_variables(
     environment: &Environment,
 ) {
     let plan = &launch.plan;
-    draft.section("Variables of the workers, over this environment");
+    draft.section("Environment variables of the workers, in addition to this environment");
     let names: Vec<&'static str> = workers.first().map_or_else(Vec::new, |worker| {
         worker.variables.iter().map(|(name, _)| *name).collect()
     });
@@ -63,7 +63,7 @@ pub(super) fn explain_variables(
             let value = |worker: &WorkerPreview| worker.variables[index].1.clone();
             listed(workers, value)
         } else {
-            "known when the nodes have met".to_owned()
+            "known after the rendezvous".to_owned()
         };
         let provenance = if plan.environment.contains_key(OsStr::new(name))
             && name == env::TORCH_NCCL_ASYNC_ERROR_HANDLING

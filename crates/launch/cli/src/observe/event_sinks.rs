@@ -65,10 +65,10 @@ pub(crate) fn open(
     let sockets = sockets
         .map(socket_directory)
         .transpose()
-        .map_err(|error| refused("--worker-server: make a directory", &error))?;
+        .map_err(|error| refused("--worker-server: cannot create a directory", &error))?;
     plan.observe.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
     let notice = notice_directory(plan)
-        .map_err(|error| refused("--preempt-signal: make a directory", &error))?;
+        .map_err(|error| refused("--preempt-signal: cannot create a directory", &error))?;
     let facts = RunFacts::new(plan);
     let mut sinks = EventSinks::new();
     sinks.add(InfoLines::new(&facts, &observers.handler));
@@ -108,7 +108,7 @@ pub(crate) fn open(
             worker_sockets: plan.observe.worker_sockets.clone(),
         };
         status_server::start(listeners, sources)
-            .map_err(|error| refused("serve the status", &error))?;
+            .map_err(|error| refused("cannot serve the status page", &error))?;
     }
     Ok(Watchers {
         sinks,

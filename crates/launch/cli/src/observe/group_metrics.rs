@@ -53,18 +53,18 @@ fn gauges(group: &GroupReport) -> [(&'static str, &'static str, Option<i64>); 3]
     });
     let term = group.term.map(i64::try_from);
     let term = term.map(|term| term.unwrap_or(i64::MAX));
-    let help = "Voters that there should be.";
+    let help = "Target number of voters.";
     let target = group.target.map(number);
     [
-        ("group_term", "The term of the voters.", term),
-        ("group_voters", "Voters that are there.", voters),
+        ("group_term", "Current term of the voters.", term),
+        ("group_voters", "Current number of voters.", voters),
         ("group_target_voters", help, target),
     ]
 }
 
 fn counters(group: &GroupReport) -> [(&'static str, &'static str, u64); 2] {
-    let elected = "Coordinators that were elected, as this process has seen.";
-    let restarts = "Times that the group has restarted without its log.";
+    let elected = "Elections of a coordinator that this process has observed.";
+    let restarts = "Restarts of the group without its log.";
     [
         ("group_elections", elected, group.elections),
         ("group_takeovers", restarts, group.takeovers),

@@ -45,7 +45,7 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
         Some(other) => {
             let raised = Raised::value_error(format!("Unknown level: '{other}'"));
             return Err(raised.plainly(format!(
-                "{LOGLEVEL} is '{other}' and has to be CRITICAL, ERROR, WARNING, INFO or DEBUG"
+                "{LOGLEVEL} is '{other}', but must be CRITICAL, ERROR, WARNING, INFO or DEBUG"
             )));
         }
     })
@@ -140,7 +140,8 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         && without_name(&text).starts_with("waiting for nodes: ")
     {
         text += &format!(
-            "; {variable} asks for these nodes: unset it, or say --standalone, if it is left over from another job"
+            "; these nodes come from {variable}: if it is left over from another job, unset it or \
+             add --standalone"
         );
     }
     for line in plain_lines(role, &text, form.width) {

@@ -57,19 +57,19 @@ pub(crate) fn metrics(
     };
     let help = "Events of the run, by name";
     registry.register("events", help, counters.events.clone());
-    let help = "Workers of this node that have ended, in all attempts, by cause";
+    let help = "Exited workers of this node in all attempts, by cause";
     registry.register("worker_exits", help, counters.exits.clone());
-    let help = "Rounds given up because nodes came or went, which costs no restart";
+    let help = "Rounds that ended because the membership changed";
     registry.register("regroupings", help, counters.regroupings.clone());
-    let help = "Agents of this node that were killed and started again";
+    let help = "Agents of this node that were killed and restarted";
     registry.register("agent_restarts", help, counters.agent_restarts.clone());
-    let (help, failures) = ("Rendezvous that failed", &counters.rendezvous_failures);
+    let (help, failures) = ("Failed rendezvous", &counters.rendezvous_failures);
     registry.register("rendezvous_failures", help, failures.clone());
-    let (help, rendezvous) = ("How long a rendezvous took", &counters.rendezvous);
+    let (help, rendezvous) = ("Duration of a rendezvous in seconds", &counters.rendezvous);
     registry.register("rendezvous_duration_seconds", help, rendezvous.clone());
-    let help = "How long the agent was without a connection to a coordinator";
+    let help = "Duration of a lost connection to the coordinator in seconds";
     registry.register("reattach_seconds", help, counters.reattach.clone());
-    let help = "How long workers were suspended, counted when they resume or are killed";
+    let help = "Seconds for which workers were suspended, added when they resume or are killed";
     registry.register("fenced_seconds", help, counters.fenced_seconds.clone());
     registry.register_collector(Box::new(GroupMetrics(group)));
     registry.register_collector(Box::new(Standing {
@@ -162,7 +162,7 @@ fn gauges(status: &NodeReport, uptime: Duration) -> [(&'static str, &'static str
     let plain = |value: Option<f64>| Vec::from_iter(value.map(|value| (Vec::new(), value)));
     let flag = |holds: bool| f64::from(u8::from(holds));
     let restarts = status.restart_count;
-    let help = "How long the agent has been running.";
+    let help = "Seconds since the agent started.";
     let uptime = ("uptime_seconds", help, plain(Some(uptime.as_secs_f64())));
     let used = plain(Some(restarts.into()));
     let remaining = plain(Some(f64::from(status.max_restarts) - f64::from(restarts)));
@@ -194,20 +194,36 @@ fn gauges(status: &NodeReport, uptime: Duration) -> [(&'static str, &'static str
             }
         }
     }
-    let size = "Size of a log file of the current attempt.";
+    let size = "Size in bytes of a log file of the current attempt.";
     [
         uptime,
-        ("restarts_used", "Restarts that were used.", used),
-        ("restarts_remaining", "Restarts that are left.", remaining),
-        ("group_world_size", "Agents in the current round.", agents),
-        ("group_rank", "This agent's number.", own_rank),
+        ("restarts_used", "Number of used restarts.", used),
+        (
+            "restarts_remaining",
+            "Number of remaining restarts.",
+            remaining,
+        ),
+        (
+            "group_world_size",
+            "Number of agents in the current round.",
+            agents,
+        ),
+        (
+            "group_rank",
+            "Rank of this agent among the agents.",
+            own_rank,
+        ),
         ("round", "Number of the current round.", round),
         (
             "worker_group_state",
-            "1 for the state that holds.",
+            "1 for the current state, 0 for other states.",
             states.into(),
         ),
-        ("worker_running", "1 while the worker runs.", running),
+        (
+            "worker_running",
+            "1 while the worker is running, otherwise 0.",
+            running,
+        ),
         ("worker_log_bytes", size, sizes),
     ]
 }

@@ -120,7 +120,7 @@ async fn serve(listener: Listener, sources: Arc<Sources>) {
         Err(error) => Err(error),
     };
     if let Err(error) = served {
-        warn!("serving health and status at {address:?} has ended: {error}");
+        warn!("the server for health and status at {address:?} has stopped: {error}");
     }
 }
 
@@ -178,7 +178,7 @@ async fn health(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
         }
         // Writing to a String cannot fail.
         let _ = match pulse.silent {
-            None => writeln!(text, "{}: has ended", pulse.name),
+            None => writeln!(text, "{}: has exited", pulse.name),
             Some(silent) if silent.is_zero() => writeln!(text, "{}: alive", pulse.name),
             Some(silent) => writeln!(
                 text,
@@ -199,7 +199,7 @@ async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
         Err(error) => {
             let code = StatusCode::INTERNAL_SERVER_ERROR;
             let kind = [(header::CONTENT_TYPE, "text/plain")];
-            (code, kind, format!("encode the metrics: {error}\n"))
+            (code, kind, format!("cannot encode the metrics: {error}\n"))
         }
     }
 }
@@ -258,7 +258,7 @@ async fn forward(sources: &Sources, local_rank: u32, path: &str, mut request: Re
     let query = request.uri().query();
     let query = query.map_or_else(String::new, |query| format!("?{query}"));
     let Ok(uri) = format!("/{path}{query}").parse::<Uri>() else {
-        return (StatusCode::BAD_REQUEST, "this is no path\n").into_response();
+        return (StatusCode::BAD_REQUEST, "the path is invalid\n").into_response();
     };
     *request.uri_mut() = uri;
     // The HTTP version and the `Connection` header belong to each connection, not to the request.
@@ -271,8 +271,8 @@ async fn forward(sources: &Sources, local_rank: u32, path: &str, mut request: Re
         Ok(Ok(response)) => response.map(Body::new).into_response(),
         Ok(Err(error)) => {
             let text = format!(
-                "local rank {local_rank} does not answer at {}: {error}; its server is there while \
-                 the script is inside `worker_main`\n",
+                "local rank {local_rank} does not answer at {}: {error}; its server runs only \
+                 while the script is inside `worker_main`\n",
                 socket.display()
             );
             (StatusCode::BAD_GATEWAY, text).into_response()

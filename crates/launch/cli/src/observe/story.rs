@@ -213,7 +213,7 @@ impl Story {
 fn reason(attempt: &Attempt) -> String {
     const ROOM: usize = 50;
     let Some(failure) = &attempt.failure else {
-        return "for a failure elsewhere".to_owned();
+        return "failure on another node".to_owned();
     };
     let cause = match &failure.cause {
         Cause::OutOfMemory { .. } => "out of memory".to_owned(),

@@ -91,7 +91,7 @@ impl Document {
             } => (
                 if *in_order { "preempted" } else { "signalled" },
                 Some(format!(
-                    "preempted by {}; the workers have ended after {:.1} s",
+                    "preempted by {}; the workers exited after {:.1} s",
                     rdzv_core::signal::in_words(*signal),
                     used.as_secs_f64()
                 )),

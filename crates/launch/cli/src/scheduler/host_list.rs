@@ -15,7 +15,7 @@ pub(super) fn hosts(list: &str) -> Result<Vec<String>, String> {
     for entry in entries(list)? {
         let expanded = expand(entry)?;
         if names.len() + expanded.len() > MOST_HOSTS {
-            return Err(format!("it names more than {MOST_HOSTS} hosts"));
+            return Err(format!("it contains more than {MOST_HOSTS} hosts"));
         }
         names.extend(expanded);
     }
@@ -28,9 +28,11 @@ fn entries(list: &str) -> Result<Vec<&str>, String> {
     let (mut begin, mut is_inside) = (0, false);
     for (offset, letter) in list.char_indices() {
         match letter {
-            '[' if is_inside => return Err("there are brackets in brackets".to_owned()),
+            '[' if is_inside => return Err("it has nested brackets".to_owned()),
             '[' => is_inside = true,
-            ']' if !is_inside => return Err("a bracket is closed that was not opened".to_owned()),
+            ']' if !is_inside => {
+                return Err("it has a closing bracket without an opening bracket".to_owned());
+            }
             ']' => is_inside = false,
             ',' if !is_inside => {
                 entries.push(&list[begin..offset]);
@@ -38,11 +40,11 @@ fn entries(list: &str) -> Result<Vec<&str>, String> {
             }
             ',' | '-' | '.' | '_' => {}
             letter if letter.is_ascii_alphanumeric() => {}
-            letter => return Err(format!("{letter:?} is in no name of a host")),
+            letter => return Err(format!("{letter:?} is not allowed in a host name")),
         }
     }
     if is_inside {
-        return Err("a bracket is not closed".to_owned());
+        return Err("it has an opening bracket without a closing bracket".to_owned());
     }
     entries.push(&list[begin..]);
     Ok(entries)
@@ -53,10 +55,12 @@ fn expand(entry: &str) -> Result<Vec<String>, String> {
     let mut names = vec![String::new()];
     let mut rest = entry;
     while let Some((before, after)) = rest.split_once('[') {
-        let (ranges, behind) = after.split_once(']').ok_or("a bracket is not closed")?;
+        let (ranges, behind) = after
+            .split_once(']')
+            .ok_or("it has an opening bracket without a closing bracket")?;
         let numbers = numbers(ranges)?;
         if names.len() * numbers.len() > MOST_HOSTS {
-            return Err(format!("it names more than {MOST_HOSTS} hosts"));
+            return Err(format!("it contains more than {MOST_HOSTS} hosts"));
         }
         names = names
             .iter()
@@ -88,14 +92,14 @@ fn numbers(ranges: &str) -> Result<Vec<String>, String> {
         let number = |text: &str| {
             let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             let number = text.parse::<u64>().ok().filter(|_| is_number);
-            number.ok_or_else(|| format!("{range:?} is no range of numbers"))
+            number.ok_or_else(|| format!("{range:?} is not a range of numbers"))
         };
         let (from, to) = (number(first)?, number(last)?);
         if from > to {
-            return Err(format!("{range:?} is no range of numbers"));
+            return Err(format!("{range:?} is not a range of numbers"));
         }
         if to - from >= MOST_HOSTS as u64 {
-            return Err(format!("it names more than {MOST_HOSTS} hosts"));
+            return Err(format!("it contains more than {MOST_HOSTS} hosts"));
         }
         let width = first.len();
         numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
@@ -203,23 +207,26 @@ mod tests {
         for (list, reason) in [
             ("", "a name is empty"),
             ("n1,,n2", "a name is empty"),
-            ("n[1-3", "a bracket is not closed"),
-            ("n1]", "a bracket is closed that was not opened"),
-            ("n[[1]]", "there are brackets in brackets"),
-            ("n[3-1]", "\"3-1\" is no range of numbers"),
-            ("n[]", "\"\" is no range of numbers"),
-            ("n[1-]", "\"1-\" is no range of numbers"),
-            ("n[a-b]", "\"a-b\" is no range of numbers"),
-            ("n[1--2]", "\"1--2\" is no range of numbers"),
+            (
+                "n[1-3",
+                "it has an opening bracket without a closing bracket",
+            ),
+            ("n1]", "it has a closing bracket without an opening bracket"),
+            ("n[[1]]", "it has nested brackets"),
+            ("n[3-1]", "\"3-1\" is not a range of numbers"),
+            ("n[]", "\"\" is not a range of numbers"),
+            ("n[1-]", "\"1-\" is not a range of numbers"),
+            ("n[a-b]", "\"a-b\" is not a range of numbers"),
+            ("n[1--2]", "\"1--2\" is not a range of numbers"),
             ("n;rm", "';' is in no name of a host"),
             ("n 1", "' ' is in no name of a host"),
             (
                 "n[0-99999999999999999999]",
-                "\"0-99999999999999999999\" is no range of numbers",
+                "\"0-99999999999999999999\" is not a range of numbers",
             ),
-            ("n[0-99999]", "it names more than 65536 hosts"),
-            ("n[1-1000]x[1-1000]", "it names more than 65536 hosts"),
-            ("a[1-65000],b[1-65000]", "it names more than 65536 hosts"),
+            ("n[0-99999]", "it contains more than 65536 hosts"),
+            ("n[1-1000]x[1-1000]", "it contains more than 65536 hosts"),
+            ("a[1-65000],b[1-65000]", "it contains more than 65536 hosts"),
         ] {
             assert_eq!(hosts(list), Err(reason.to_owned()), "{list}");
         }

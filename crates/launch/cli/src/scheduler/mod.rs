@@ -100,7 +100,7 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
     draft.flag("asked", "scheduler");
     if !scheduled.not_taken.is_empty() {
         let why = Provenance::decided(scheduled.not_taken);
-        draft.line("nodes and endpoint of it", "not taken", why);
+        draft.line("its nodes and endpoint", "ignored", why);
     }
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn scheduled(
     let Some(step) = Step::of(&variables)? else {
         if scheduler == "slurm" {
             return Err(Refusal::Usage(
-                "--scheduler slurm: this is no step of a Slurm job, as SLURM_STEP_ID is no number: put \
-                 srun before the line"
+                "--scheduler slurm: this process is not in a step of a Slurm job, because \
+                 SLURM_STEP_ID is not a number: run the command with srun"
                     .to_owned(),
             ));
         }
@@ -148,8 +148,8 @@ fn outside_of_a_step(
         && !MEETS.iter().any(|id| given(id).is_some())
     {
         scheduled.warnings.push(format!(
-            "this starts workers on one of the {nodes} nodes of Slurm job {job}: put srun before the line \
-             to use all of them, or say --standalone"
+            "this command starts workers on only one of the {nodes} nodes of Slurm job {job}: run \
+             it with srun to use all nodes, or add --standalone"
         ));
     } else if !MEETS.iter().any(|id| given(id).is_some()) {
         scheduled.warnings.extend(several_nodes(variables));
@@ -202,8 +202,9 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
     let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
     let set: Vec<String> = set.collect();
     Some(format!(
-        "the environment names {nodes} nodes ({}), and no flag does: this starts a job of one \
-         node\nhelp: pass --nnodes and --rdzv-endpoint, or --standalone for one node",
+        "the environment specifies {nodes} nodes ({}), but no flag does: this command starts a job \
+         with one node\n\
+         help: pass --nnodes and --rdzv-endpoint, or --standalone for one node",
         set.join(", ")
     ))
 }
@@ -222,15 +223,15 @@ impl Variables<'_> {
         };
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| is_number);
-        let refused = || unreadable(name, &text, "it is no number");
+        let refused = || unreadable(name, &text, "it is not a number");
         number.map(Some).ok_or_else(refused)
     }
 
     fn needed(&self, name: &str) -> Result<String, Refusal> {
         self.text(name).ok_or_else(|| {
             Refusal::Usage(format!(
-                "{name} is missing, which Slurm sets in every step: say --nnodes and --rdzv-endpoint, or \
-                 --scheduler none"
+                "{name}, which Slurm sets in every step, is missing: specify --nnodes and \
+                 --rdzv-endpoint, or --scheduler none"
             ))
         })
     }
@@ -238,7 +239,7 @@ impl Variables<'_> {
 
 fn unreadable(name: &str, value: &str, reason: &str) -> Refusal {
     Refusal::Usage(format!(
-        "{name} has the value {value:?}, which Slurm does not write: {reason}; say --nnodes and \
+        "{name} has the value {value:?}, which is not from Slurm: {reason}; specify --nnodes and \
          --rdzv-endpoint, or --scheduler none"
     ))
 }
@@ -351,7 +352,7 @@ impl Step {
             if given("rdzv_backend").as_deref() == Some("c10d") {
                 add("rdzv_conf", COORDINATOR_TIMEOUT.to_owned(), "SLURM_STEP_ID");
             }
-            scheduled.not_taken = "flags say how the nodes meet";
+            scheduled.not_taken = "flags select the rendezvous";
             scheduled
                 .warnings
                 .extend(given("nnodes").and_then(|text| self.disagrees(&text)));
@@ -411,13 +412,19 @@ impl Step {
                 Some(1) => {}
                 Some(_) => {
                     return Err(Refusal::Usage(format!(
-                        "step {} of Slurm job {} has several tasks on a node ({NAME}={tasks}), and each of \
-                         them would start all workers of the node: use --ntasks-per-node=1, or say \
-                         --scheduler none if that is meant",
+                        "step {} of Slurm job {} has several tasks on a node ({NAME}={tasks}), and \
+                         each task would start all workers of the node: use --ntasks-per-node=1, \
+                         or specify --scheduler none if this is intended",
                         self.step, self.job
                     )));
                 }
-                None => return Err(unreadable(NAME, &tasks, "it has no numbers of tasks")),
+                None => {
+                    return Err(unreadable(
+                        NAME,
+                        &tasks,
+                        "it does not contain numbers of tasks",
+                    ));
+                }
             }
         }
         Ok(())
@@ -454,12 +461,15 @@ impl Step {
         if most < nodes {
             let spares = nodes - most;
             return Some(format!(
-                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} in reserve, without workers until \
-                 another node is lost"
+                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} spare nodes have no \
+                 workers until another node is lost"
             ));
         }
         (least > nodes).then(|| {
-            format!("--nnodes {nnodes} in a step of {nodes} nodes: the job waits for nodes that are not in it")
+            format!(
+                "--nnodes {nnodes} in a step of {nodes} nodes: the job waits for nodes that are \
+                 not in the step"
+            )
         })
     }
 }

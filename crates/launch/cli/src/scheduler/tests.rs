@@ -97,7 +97,7 @@ fn flags_win_and_how_the_nodes_meet_is_one_matter() {
     let nnodes = of(&[], &[("nnodes", "3")]);
     assert_eq!(
         (nnodes.values.len(), nnodes.not_taken),
-        (0, "flags say how the nodes meet")
+        (0, "flags select the rendezvous")
     );
     let endpoint = of(&[], &[("rdzv_endpoint", "n1:1"), ("nnodes", "3")]);
     assert_eq!(value(&endpoint, "rdzv_id"), Some("slurm-55.2.0"));
@@ -166,9 +166,12 @@ fn a_number_of_nodes_that_the_step_does_not_have_is_warned_of() {
         ("2:5", None),
         (
             "2",
-            Some("1 in reserve, without workers until another node is lost"),
+            Some("1 spare nodes have no workers until another node is lost"),
         ),
-        ("4", Some("the job waits for nodes that are not in it")),
+        (
+            "4",
+            Some("the job waits for nodes that are not in the step"),
+        ),
     ] {
         let found = of(&[], &[("nnodes", nnodes), ("rdzv_endpoint", "n1:1")]);
         match warning {
@@ -214,7 +217,7 @@ fn outside_of_a_step_nothing_is_taken() {
         let found = of(&[("SLURM_STEP_ID", step)], &[]);
         assert_eq!((found.job, found.values), (None, vec![]));
         assert!(
-            found.warnings[0].contains("put srun before the line"),
+            found.warnings[0].contains("run the command with srun"),
             "{step}"
         );
         let chosen = of(&[("SLURM_STEP_ID", step)], &[("standalone", "yes")]);
@@ -230,7 +233,10 @@ fn outside_of_a_step_nothing_is_taken() {
     }
     assert_eq!(asked("none", &[], &[]), Ok(Scheduled::default()));
     let text = asked("slurm", &[("SLURM_STEP_ID", "")], &[]).unwrap_err();
-    assert!(text.to_string().contains("this is no step of a Slurm job"));
+    assert!(
+        text.to_string()
+            .contains("this process is not in a step of a Slurm job")
+    );
     let one = [("SLURM_STEP_NODELIST", "n2"), ("SLURM_STEP_NUM_NODES", "1")];
     let one = of(
         &[&one[..], &[("SLURM_STEP_TASKS_PER_NODE", "1")]].concat(),
@@ -242,16 +248,20 @@ fn outside_of_a_step_nothing_is_taken() {
 #[test]
 fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
     for (name, value, reason) in [
-        ("SLURM_PROCID", "-1", "it is no number"),
-        ("SLURM_PROCID", "1e3", "it is no number"),
-        ("SLURM_JOB_ID", "$(id)", "it is no number"),
-        ("SLURM_JOB_ID", "99999999999999999999", "it is no number"),
+        ("SLURM_PROCID", "-1", "it is not a number"),
+        ("SLURM_PROCID", "1e3", "it is not a number"),
+        ("SLURM_JOB_ID", "$(id)", "it is not a number"),
+        ("SLURM_JOB_ID", "99999999999999999999", "it is not a number"),
         (
             "SLURM_STEP_NUM_NODES",
             "2",
             "3 nodes are in SLURM_STEP_NODELIST=n[1-3]",
         ),
-        ("SLURM_STEP_NODELIST", "n[1-3", "a bracket is not closed"),
+        (
+            "SLURM_STEP_NODELIST",
+            "n[1-3",
+            "it has an opening bracket without a closing bracket",
+        ),
         (
             "SLURM_STEP_NODELIST",
             "n1;reboot",
@@ -260,14 +270,14 @@ fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
         (
             "SLURM_STEP_NODELIST",
             "n[1-999999999]",
-            "it names more than 65536 hosts",
+            "it contains more than 65536 hosts",
         ),
         (
             "SLURM_STEP_TASKS_PER_NODE",
             "x(1)",
-            "it has no numbers of tasks",
+            "it does not contain numbers of tasks",
         ),
-        ("SLURM_GPUS_ON_NODE", "many", "it is no number"),
+        ("SLURM_GPUS_ON_NODE", "many", "it is not a number"),
     ] {
         let text = refused(&[(name, value)]);
         assert!(

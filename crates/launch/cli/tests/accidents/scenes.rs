@@ -68,7 +68,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         flags: &[],
         script: "if rank == 1:\n    ctypes.string_at(0)\ntime.sleep(600)\n",
         other: None,
-        cause: "ended by SIGSEGV",
+        cause: "killed by SIGSEGV",
         who: "first failure: rank 1 ",
         remedy: "help: set PYTHONFAULTHANDLER=1",
     },
@@ -122,7 +122,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "failed to lookup address information",
         who: "no-such-host.invalid:29400",
-        remedy: "check that --rdzv-endpoint names it",
+        remedy: "check that --rdzv-endpoint names that",
     },
     Scene {
         name: "wrong run id",

@@ -194,7 +194,10 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
     let ended = make().expect(0);
     let program = std::fs::read_link(&link).unwrap();
     let (name, target) = (link.display(), program.display());
-    assert_eq!(ended.stdout, format!("{name} is a link to {target} now\n"));
+    assert_eq!(
+        ended.stdout,
+        format!("created a link from {name} to {target}\n")
+    );
     let help = std::process::Command::new(&link).arg("--help").output();
     assert!(String::from_utf8_lossy(&help.unwrap().stdout).contains("torchrun "));
     // Even a dangling link is not overwritten.
@@ -202,13 +205,13 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
     std::os::unix::fs::symlink("/nowhere", &link).unwrap();
     let ended = make().expect(1);
     let said = format!(
-        "rdzv link: {name} exists and is not overwritten; remove it, or name another directory with --dir\n"
+        "rdzv link: {name} already exists; remove it, or specify another directory with --dir\n"
     );
     assert_eq!(ended.stderr, said);
     let target = std::fs::read_link(&link).unwrap();
     assert_eq!(target.to_str(), Some("/nowhere"));
     let ended = rdzv(["link", "--dir", "/no/such/folder"]).expect(1);
-    ended.assert_last_error("rdzv link: /no/such/folder/torchrun cannot be made: ", &[]);
+    ended.assert_last_error("rdzv link: cannot create /no/such/folder/torchrun: ", &[]);
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn topics_commands_and_their_typos_have_help() {
     let ended = rdzv(["help", "exit-code"]).expect(2);
     assert_eq!(
         ended.stderr,
-        "rdzv help: there is no topic 'exit-code' (did you mean 'exit-codes'?); `rdzv help` lists them\n"
+        "rdzv help: topic 'exit-code' does not exist (did you mean 'exit-codes'?); `rdzv help` lists the topics\n"
     );
 }
 

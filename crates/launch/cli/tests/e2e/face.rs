@@ -40,44 +40,48 @@ fn a_wrong_line_is_one_sentence_with_the_flag_the_value_and_what_is_allowed() {
     for (line, sentence) in [
         (
             "--nnodes a",
-            "--nnodes is 'a' and has to be N or MIN:MAX, with numbers from 1 and MIN at most MAX, such as 2 or 1:4",
+            "--nnodes is 'a', but must be N or MIN:MAX, with positive numbers and MIN at most MAX, \
+             such as 2 or 1:4",
         ),
         (
             "--nproc-per-node cpus",
-            "--nproc-per-node is 'cpus' and has to be a number from 1, cpu, gpu, xpu or auto (did you mean 'cpu'?)",
+            "--nproc-per-node is 'cpus', but must be a positive number, cpu, gpu, xpu or auto (did \
+             you mean 'cpu'?)",
         ),
         (
             "--max-restarts x",
-            "--max-restarts is 'x' and has to be a whole number",
+            "--max-restarts is 'x', but must be a whole number",
         ),
         (
             "--max-restarts=-1",
-            "--max-restarts is -1 and has to be 0 or more",
+            "--max-restarts is -1, but must be 0 or more",
         ),
         (
             "--rdzv-backend c10",
-            "--rdzv-backend is 'c10' and has to be one of static, c10d, etcd, etcd-v2 (did you mean 'c10d'?)",
+            "--rdzv-backend is 'c10', but must be one of static, c10d, etcd, etcd-v2 (did you mean \
+             'c10d'?)",
         ),
         (
             "--start-method spwn",
-            "--start-method is 'spwn' and has to be one of spawn, fork, forkserver (did you mean 'spawn'?)",
+            "--start-method is 'spwn', but must be one of spawn, fork, forkserver (did you mean \
+             'spawn'?)",
         ),
         (
             "--nproc 2",
-            "--nproc is too short for --nproc-per-node: write the whole name",
+            "--nproc could mean --nproc-per-node; write the whole name",
         ),
         (
             "--standalone=1",
-            "--standalone takes no value, and '1' was given",
+            "--standalone takes no value, but '1' was specified",
         ),
         (
             "--shutdown-timeout=-1",
-            "--shutdown-timeout is -1 and has to be a number of seconds from 0",
+            "--shutdown-timeout is -1, but must be a non-negative number of seconds",
         ),
         (
             "--signals-to-handle SIGKIL",
-            "--signals-to-handle: there is no signal 'SIGKIL' (did you mean 'SIGKILL'?); names are those of `kill -l`, \
-             with SIG in front",
+            "--signals-to-handle: signal 'SIGKIL' does not exist (did you mean 'SIGKILL'?); use \
+             the names from `kill -l` with the prefix SIG",
         ),
         (
             "--rdzv-conf foo",
@@ -96,17 +100,17 @@ fn a_wrong_line_is_one_sentence_with_the_flag_the_value_and_what_is_allowed() {
         has_nothing_of_torchrun(&ended);
     }
     let ended = rdzv(["run"]).own_face().expect(2);
-    ended.assert_last_error("rdzv run: there is no script to run", &[]);
+    ended.assert_last_error("rdzv run: no script was specified", &[]);
 }
 
 #[test]
 fn a_wrong_variable_is_named() {
     let job = rdzv(["run", "s.py"]).own_face().env("PET_NNODES", "a");
     let ended = job.expect(2);
-    ended.assert_stderr(" (the value is that of the variable PET_NNODES)\n");
+    ended.assert_stderr(" (the value comes from the variable PET_NNODES)\n");
     let job = rdzv(["run", "s.py"]).own_face().env("LOGLEVEL", "info");
     let said =
-        "rdzv run: LOGLEVEL is 'info' and has to be CRITICAL, ERROR, WARNING, INFO or DEBUG\n";
+        "rdzv run: LOGLEVEL is 'info', but must be CRITICAL, ERROR, WARNING, INFO or DEBUG\n";
     assert_eq!(job.expect(2).stderr, said);
 }
 
@@ -153,7 +157,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
     has("rdzv: attempts before: 1: rank 1 on ", "boom: 0");
     has("rdzv: logs: ", "/attempt_1/1");
     for line in [
-        "rdzv: OMP_NUM_THREADS is not set: each worker gets 1 thread",
+        "rdzv: OMP_NUM_THREADS is not set: each worker uses 1 thread",
         "rdzv: 1 more: rank 0: exit code -15 (SIGTERM), stopped by the agent",
         "rdzv: no restart: exceeded max_restarts=1",
     ] {
@@ -189,8 +193,8 @@ fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
     );
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
-    ended.assert_stderr("rdzv: SIGTERM: ranks 0-1 are killed\nrdzv: ended by SIGTERM after ");
-    ended.assert_last_error("", &["; 2 workers ended, 2 of them by SIGKILL"]);
+    ended.assert_stderr("rdzv: SIGTERM: ranks 0-1 are killed\nrdzv: stopped by SIGTERM after ");
+    ended.assert_last_error("", &["; 2 workers exited, 2 of them killed by SIGKILL"]);
     has_nothing_of_torchrun(&ended);
 }
 

@@ -42,14 +42,14 @@ fn only_a_double_dash_directly_after_the_script_is_dropped() {
 fn an_explicit_standalone_beats_an_inherited_number_of_nodes() {
     let ended = own("--standalone").env("PET_NNODES", "2").expect(0);
     assert_eq!(ended.stdout, "0 1 127.0.0.1\n");
-    let line = "rdzv: --standalone starts a job of one node, although PET_NNODES is 2\n";
+    let line = "rdzv: --standalone starts a job with one node, although PET_NNODES is 2\n";
     assert_eq!(ended.stderr.matches(line).count(), 1, "{}", ended.stderr);
 }
 
 #[test]
 fn standalone_with_several_explicit_nodes_is_refused() {
     let text = refused("--standalone --nnodes 2");
-    let sentence = "rdzv run: --standalone is a job of one node, and --nnodes 2 asks for more: leave one of them out\n";
+    let sentence = "rdzv run: --standalone starts a job with one node, but --nnodes is 2: omit one of the two flags\n";
     assert_eq!(text, sentence);
 }
 
@@ -61,7 +61,8 @@ fn on_pod_1(job: Job) -> Job {
 
 #[test]
 fn variables_that_name_several_nodes_are_reported_without_a_flag() {
-    let line = "rdzv: the environment names 2 nodes (WORLD_SIZE=2, RANK=1, JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), and no flag does";
+    let line = "rdzv: the environment specifies 2 nodes (WORLD_SIZE=2, RANK=1, \
+                JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), but no flag does";
     let told = |ended: Ended| ended.stderr.matches(line).count();
     assert_eq!(told(on_pod_1(own("")).expect(0)), 1);
     for flags in ["--standalone", "--nnodes 1"] {
@@ -145,7 +146,7 @@ fn a_timeout_without_effect_is_reported_once() {
 #[test]
 fn a_repeated_flag_is_named() {
     let ended = own("--role a --role b").expect(0);
-    ended.assert_stderr("rdzv: --role is given 2 times (a, b): the last value counts\n");
+    ended.assert_stderr("rdzv: --role is specified 2 times (a, b): the last value applies\n");
     let ended = link("--role a --role b").expect(0);
     assert!(!ended.stderr.contains("2 times"), "{}", ended.stderr);
 }
@@ -154,7 +155,7 @@ fn a_repeated_flag_is_named() {
 fn a_switch_with_a_value_is_refused() {
     let ended = rdzv(["run", "--standalone", "true", "train.py"]);
     let ended = ended.own_face().expect(2);
-    let sentence = "rdzv run: --standalone takes no value, and 'true' after it was taken for the script: leave it out\n";
+    let sentence = "rdzv run: --standalone takes no value, so 'true' after it was used as the script: remove it\n";
     assert_eq!(ended.stderr, sentence);
     run_shell("--standalone", "true").own_face().expect(0);
 }
@@ -204,7 +205,7 @@ fn an_address_in_use_names_the_process_that_holds_it() {
     ended.assert_stderr("Address already in use");
     // Lines wrap only on a terminal.
     ended.assert_stderr(&process);
-    ended.assert_stderr(&format!("listens at port {port}"));
+    ended.assert_stderr(&format!("listens on port {port}"));
     let store = rdzv(["store", "--host", "127.0.0.1", "--port"]);
     let ended = store.args([port.to_string()]).run();
     ended.assert_stderr(&process);
@@ -245,7 +246,9 @@ fn a_variable_that_asks_for_nodes_is_the_reason_of_the_wait() {
     let flags = "--rdzv-backend c10d --rdzv-conf join_timeout=4 --rdzv-endpoint";
     let job = own((flags, &*endpoint)).env("PET_NNODES", "2");
     let ended = job.expect(1);
-    ended.assert_stderr("start the same command on the others; PET_NNODES asks for these nodes");
+    ended.assert_stderr(
+        "start the same command on the other nodes; these nodes come from PET_NNODES",
+    );
     let ended = own((flags, &*endpoint))
         .args([""; 0])
         .env("PET_NNODES", "1")

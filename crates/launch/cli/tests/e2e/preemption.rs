@@ -53,7 +53,7 @@ fn a_notice_to_one_agent_reaches_every_worker_of_every_node_once() {
             let file = "the file is there";
             let expected = ["got USR1", "got USR1", "ready", "ready", file, file];
             assert_eq!(ended.sorted(), expected, "{}", ended.stderr);
-            let last = "preempted by SIGUSR1; the workers of this node have ended after 0.";
+            let last = "preempted by SIGUSR1; the workers of this node exited after 0.";
             ended.assert_stderr(last);
         }
     }
@@ -101,7 +101,7 @@ fn workers_that_do_not_end_are_stopped_after_the_shutdown_timeout_and_killed_aft
     running.stdout.await_text("got TERM\n", 1);
     let ended = running.wait().expect(1);
     assert_eq!(ended.stdout, "ready\ngot USR1\ngot TERM\n");
-    let last = "not all workers of this node had ended on their own";
+    let last = "not all workers of this node had exited with code 0";
     ended.assert_stderr(last);
 }
 
@@ -158,7 +158,7 @@ fn the_first_task_has_slurm_queue_the_job_again_if_it_is_asked_to() {
         running.signal(Signal::USR1);
         let ended = running.wait().expect(75);
         assert_eq!(ended.text("asked"), expected, "{}", ended.stderr);
-        let is_said = ended.stderr.contains("is queued again");
+        let is_said = ended.stderr.contains("requeued Slurm job");
         assert_eq!(is_said, !expected.is_empty());
     }
 }

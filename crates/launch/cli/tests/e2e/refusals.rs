@@ -135,7 +135,7 @@ fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
     let ended = torchrun(line).expect(0);
     ended.assert_last_error("", &["Failed to register signal handler for SIGFOO"]);
     let ended = rdzv(["run"]).args(line).expect(2);
-    ended.assert_last_error("", &["there is no signal 'SIGFOO'"]);
+    ended.assert_last_error("", &["signal 'SIGFOO' does not exist"]);
     let ended = run_shell("--signals-to-handle SIGKILL", "true").expect(1);
     assert_eq!(
         ended.last_error_line(),

@@ -119,7 +119,7 @@ fn steps_in_which_the_nodes_cannot_meet_are_refused() {
     ended.assert_stderr(text);
     let ended = sbatch(r#"srun sh -c 'SLURM_STEP_NODELIST="n[1-" "$RDZV" run train.py'"#);
     let ended = ended.expect(2);
-    let text = "a bracket is not closed";
+    let text = "it has an opening bracket without a closing bracket";
     ended.assert_stderr(text);
 }
 
@@ -142,10 +142,10 @@ fn torchrun_a_batch_script_and_none_are_as_without_slurm() {
     let ended = sbatch(r#""$RDZV" run train.py"#).env("SLURM_JOB_NUM_NODES", "2");
     let ended = ended.expect(0);
     assert_eq!(alone(&ended), 1);
-    let hint = "one of the 2 nodes of Slurm job 4711: put srun before the line";
+    let hint = "one of the 2 nodes of Slurm job 4711: run it with srun";
     ended.assert_stderr(hint);
     let wrong = sbatch(r#"RDZV_SCHEDULER=slrum "$RDZV" run train.py"#).expect(2);
-    let text = "RDZV_SCHEDULER is 'slrum' and has to be one of auto, slurm, none";
+    let text = "RDZV_SCHEDULER is 'slrum', but must be one of auto, slurm, none";
     wrong.assert_stderr(text);
 }
 
@@ -192,7 +192,7 @@ fn a_check_of_all_nodes_says_which_it_waits_for() {
     let ended = sbatch(script).env("SLURM_JOB_ID", "4713").expect(1);
     let line = "waiting for nodes: 1 of 2 have come, 127.0.0.2 has not; ";
     assert_eq!(ended.stderr.matches(line).count(), 1, "{}", ended.stderr);
-    ended.assert_stdout("127.0.0.2: it did not come to the check");
+    ended.assert_stdout("127.0.0.2: the node did not join the check");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_job_at_the_port_of_another_one_is_warned_of_its_store() {
     "#;
     let ended = sbatch(script).expect(1);
     assert_eq!(ended.stdout, "0\n", "{}", ended.stderr);
-    let line = "is hosted by an agent of run 'slurm-1.0.0', and ends soon after that run: give run 'slurm-2.0.0' a \
-                separate port";
+    let line = "is hosted by an agent of run 'slurm-1.0.0' and stops soon after that run ends; use \
+                a different port for run 'slurm-2.0.0'";
     assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
 }

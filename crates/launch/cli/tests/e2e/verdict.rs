@@ -138,7 +138,7 @@ fn a_report_is_written_however_the_run_ends() {
     assert!(error.starts_with("ValueError: "), "{error}");
 
     let killed = run_shell(with_report, "kill -KILL $PPID; sleep 1000").expect(-9);
-    killed.assert_stderr("rdzv: the agent was ended by SIGKILL");
+    killed.assert_stderr("rdzv: the agent was killed by SIGKILL");
     let killed = report(&killed);
     assert_eq!(killed["first_failure"]["cause"]["kind"], "agent_error");
     assert_eq!(killed["run_id"], "job");

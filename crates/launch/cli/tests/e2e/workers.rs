@@ -99,12 +99,12 @@ fn a_worker_that_the_kernel_holds_ends_the_run_as_failed_whatever_restarts_are_l
     ] {
         ended.assert_stderr(text);
     }
-    let held = "is in an uninterruptible wait of the kernel (state D";
+    let held = "is in an uninterruptible wait in the kernel (state D";
     assert_eq!(said.matches(held).count(), 1, "{said}");
     let unhealthy = said.lines().filter(|line| line.contains("UNHEALTHY"));
     let unhealthy: Vec<&str> = unhealthy.collect();
     assert_eq!(unhealthy.len(), 1, "{said}");
-    for text in ["local rank 1", "held by the kernel"] {
+    for text in ["local rank 1", "blocked in the kernel"] {
         assert!(unhealthy[0].contains(text), "{said}");
     }
 }

@@ -98,5 +98,5 @@ kill %1"
     run.press(b"\x03");
     run.wait_for_text("ssh ended");
     let lines = run.lines_of_success();
-    assert!(lines.join("\n").contains("ended by Ctrl-C"), "{lines:?}");
+    assert!(lines.join("\n").contains("stopped by Ctrl-C"), "{lines:?}");
 }

@@ -153,13 +153,13 @@ fn ctrl_c_once_twice_and_thrice() {
             words.matches(what).count() == 2
         };
         let screen = run.wait_for("the first", |screen| {
-            says(screen, "to end; a second Ctrl-C") || says(screen, "Ctrl-C: ranks 0-2 have")
+            says(screen, "to exit; a second Ctrl-C") || says(screen, "Ctrl-C: ranks 0-2 have")
         });
         golden!("ctrl_c_once", size, screen);
         // An immediate repetition of a signal is not another request.
         std::thread::sleep(Duration::from_millis(250));
         run.press(b"\x03");
-        let screen = run.wait_for("the second", |screen| says(screen, "left to end"));
+        let screen = run.wait_for("the second", |screen| says(screen, "left to exit"));
         golden!("ctrl_c_twice", size, screen);
         std::thread::sleep(Duration::from_millis(250));
         run.press(b"\x03");

@@ -45,7 +45,7 @@ fn the_row_says_which_nodes_are_awaited_and_is_up_to_date() {
         let first = start("c10d", &endpoint, more);
         let rest = wait_for_row(&first, "waiting for nodes: 1 of 3 (127.0.0.1) \u{b7} ");
         assert!(
-            rest.contains(" left \u{b7} start the same command on the others \u{b7} 0:"),
+            rest.contains(" left \u{b7} start the same command on the other nodes \u{b7} 0:"),
             "{rest}"
         );
         let screen = first.screen();
@@ -98,7 +98,7 @@ fn the_row_says_why_the_endpoint_does_not_answer() {
         |endpoint: &str, why: &str| format!("no store has answered at {endpoint} ({why}");
     let no_etcd = |endpoint: &str| format!("the etcd endpoint {endpoint} has not answered for ");
     let (refused, lookup) = ("Connection refused", "failed to lookup");
-    let accepted = "it accepted the connection and said nothing";
+    let accepted = "it accepted the connection but sent nothing";
     let cases = [
         ("c10d", &*free, is_client, no_store(&free, refused)),
         ("c10d", &silent, is_client, no_store(&silent, accepted)),
@@ -138,10 +138,10 @@ fn the_row_of_node_0_says_how_many_others_have_come() {
     let first = node("0");
     let rest = wait_for_row(
         &first,
-        &format!("waiting for nodes: 1 of 3 have come to {free} \u{b7} "),
+        &format!("waiting for nodes: 1 of 3 have joined at {free} \u{b7} "),
     );
     assert!(
-        rest.contains(" left \u{b7} start the same command on the others"),
+        rest.contains(" left \u{b7} start the same command on the other nodes"),
         "{rest}"
     );
     let others = [node("1"), node("2")];
@@ -167,7 +167,7 @@ mkfifo fifo; read go < fifo";
     });
     let row = row.last().unwrap();
     assert!(
-        row.contains(" left \u{b7} then they are killed \u{b7} "),
+        row.contains(" left \u{b7} then SIGKILL follows \u{b7} "),
         "{row}"
     );
     fs::write(run.path("fifo"), "go\n").unwrap();
@@ -204,11 +204,11 @@ fn the_row_says_that_killed_workers_are_awaited() {
     let (run, worker) = held_by_a_debugger();
     let row = run.wait_for("the wait for killed workers", |screen| {
         let row = screen.last();
-        row.is_some_and(|row| row.contains("waiting for rank 1, which have been killed, to end"))
+        row.is_some_and(|row| row.contains("waiting for rank 1 to exit after SIGKILL"))
     });
     let row = row.last().unwrap();
     assert!(
-        row.contains(" left \u{b7} then they are given up \u{b7} "),
+        row.contains(" left \u{b7} then the agent stops waiting \u{b7} "),
         "{row}"
     );
     let_go(worker);
@@ -219,7 +219,7 @@ fn the_row_says_that_killed_workers_are_awaited() {
         said.contains("1 more: rank 1: exit code -9 (SIGKILL)"),
         "{said}"
     );
-    assert!(!said.contains("given up"), "{said}");
+    assert!(!said.contains("stops waiting"), "{said}");
 }
 
 #[test]
@@ -227,14 +227,15 @@ fn killed_workers_that_do_not_end_are_given_up() {
     let (mut run, worker) = held_by_a_debugger();
     run.wait_for("the wait for what is left", |screen| {
         let row = screen.last();
-        let wait = "waiting for the end of processes that workers have left behind";
+        let wait = "waiting for processes that workers left behind to exit";
         row.is_some_and(|row| row.contains(wait))
     });
     let status = run.wait();
     let tracer = gettid();
     let said = run.lines().join(" ");
     let line = format!(
-        "Process {worker} was killed, but process {tracer} traces it and has not let it go; it is given up"
+        "Process {worker} was killed, but process {tracer} traces it and has not released it; the \
+         agent stops waiting for it"
     );
     assert!(said.contains(&line), "{said}");
     let_go(worker);
@@ -252,7 +253,8 @@ mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
     let nodes =
         [(), ()].map(|()| run_shell(flags("c10d", &endpoint, more), script).start_on(120, 40));
     let is_late = |run: &Running| run.path("on0").exists() && run.path("on1").exists();
-    let row = "the workers of this node have succeeded \u{b7} waiting for those of the other nodes";
+    let row =
+        "the workers of this node have succeeded \u{b7} waiting for the workers of the other nodes";
     let waits = |run: &Running| {
         let screen = run.screen();
         screen.last().is_some_and(|last| last.contains(row))

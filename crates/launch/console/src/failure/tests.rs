@@ -81,7 +81,7 @@ fn what_is_not_there_is_said_without_an_errno() {
     for (reason, said) in [
         (
             format!("/venv/bin/python3: can't open file '/job/train.py': {missing}"),
-            "there is no file '/job/train.py'",
+            "No such file or directory: '/job/train.py'",
         ),
         (
             format!("{missing}: 'train'"),

@@ -208,7 +208,7 @@ mod tests {
         };
         assert_eq!(
             row(stopping, 2),
-            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills them \
+            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.0 s, a third kills them \
              \u{b7} 0:02"
         );
     }
@@ -226,21 +226,21 @@ mod tests {
             };
             status.row(after(seconds), WIDE)
         };
-        let nodes = "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same line on the others";
+        let nodes = "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same command on the other nodes";
         assert_eq!(
             row(Phase::Waiting, nodes, Some(after(600)), 100),
-            "waiting for nodes: 2 of 4 (node-a, node-c) \u{b7} 8:20 left \u{b7} start the same line on the \
-             others \u{b7} 1:40"
+            "waiting for nodes: 2 of 4 (node-a, node-c) \u{b7} 8:20 left \u{b7} start the same command on \
+             the other nodes \u{b7} 1:40"
         );
         assert_eq!(
             row(Phase::Waiting, "in reserve: 2 nodes", None, 100),
             "in reserve: 2 nodes \u{b7} 1:40"
         );
-        let workers = "waiting for rank 3 to end; 27 s left; then they are killed";
+        let workers = "waiting for rank 3 to exit; 27 s left; then SIGKILL follows";
         assert_eq!(
             row(Phase::Restarting, workers, Some(after(30)), 5),
-            "restarting \u{b7} waiting for rank 3 to end \u{b7} 0:25 left \u{b7} then they are killed \
-             \u{b7} restart 0 of 3 \u{b7} 0:05"
+            "restarting \u{b7} waiting for rank 3 to exit \u{b7} 0:25 left \u{b7} then SIGKILL \
+             follows \u{b7} restart 0 of 3 \u{b7} 0:05"
         );
     }
 
@@ -262,11 +262,11 @@ mod tests {
         };
         assert_eq!(
             rows(
-                "waiting for nodes: 3 of 4 (node-a, node-b, 1 more); 15:00 left; start the same command on the others"
+                "waiting for nodes: 3 of 4 (node-a, node-b, 1 more); 15:00 left; start the same \
+                 command on the other nodes"
             ),
-            "\
-waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} start the same command on the others \u{b7} 0:04
-waiting for nodes: 3 of 4 (node-a, 2 more) \u{b7} 14:56 left \u{b7} start the same command on the others \u{b7} 0:04
+            "waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} start the same command on the other nodes \u{b7} 0:04
+waiting for nodes: 3 of 4 (node-a, 2 more) \u{b7} 14:56 left \u{b7} start the same command on the other nodes \u{b7} 0:04
 waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} 0:04
 waiting for nodes: 3 of 4 \u{b7} 14:56 left \u{b7} 0:04
 waiting for \u{2026} \u{b7} 14:56 left \u{b7} 0:04
@@ -294,7 +294,7 @@ no store has \u{2026} \u{b7} 14:56 left \u{b7} 0:04
         );
         assert_eq!(
             stopping.row(after(2), 79),
-            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s \u{b7} 0:02"
+            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.0 s \u{b7} 0:02"
         );
     }
 

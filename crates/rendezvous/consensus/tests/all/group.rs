@@ -292,7 +292,10 @@ fn changes_that_are_not_possible_are_refused() {
     for (steps, reason) in [
         (vec![(1, Kind::Removed, 0)], "the leader hands over first"),
         (vec![], "the change has no step"),
-        (vec![(9, Kind::Removed, 0)], "the removed one is no member"),
+        (
+            vec![(9, Kind::Removed, 0)],
+            "the removed process is not a member",
+        ),
         (
             vec![(2, Kind::Learner, 5)],
             "the learner is a member already",

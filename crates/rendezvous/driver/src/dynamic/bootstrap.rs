@@ -189,7 +189,8 @@ pub fn read(reading: &Reading<'_>) -> Result<MasterEndpoint, RendezvousError> {
             leader = escape(reading.leader),
             addr = master.addr,
             port = master.port,
-            "the node with rank 0 did not say where workers meet, so it is where it said before"
+            "the node with rank 0 did not publish the endpoint of the workers; using the endpoint \
+             from an earlier round"
         );
         return Ok(master);
     }
@@ -221,7 +222,8 @@ fn read_within(
         tracing::warn!(
             target: reminder::TARGET,
             left = left.as_secs(),
-            "waiting for the node with rank 0 ({}) to say where the workers meet; {} s left",
+            "waiting for the node with rank 0 ({}) to publish the endpoint of the workers; {} s \
+             left",
             escape(reading.leader),
             left.as_secs()
         );
@@ -249,7 +251,9 @@ fn read_within(
 fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
     RendezvousError::Store(StoreError::Corrupt {
         store: format!("{store:?}"),
-        what: format!("keys {MASTER_ADDR} and {MASTER_PORT} are no host and port: {values:?}"),
+        what: format!(
+            "the keys {MASTER_ADDR} and {MASTER_PORT} do not contain a host and a port: {values:?}"
+        ),
     })
 }
 

@@ -262,7 +262,7 @@ impl CoordinatorHost {
         if let Some(file) = &mut self.note
             && let Err(error) = write(file)
         {
-            error!("the note for the next coordinator cannot be written: {error}");
+            error!("cannot write the record for the next coordinator: {error}");
         }
     }
 }
@@ -283,7 +283,8 @@ impl Host for CoordinatorHost {
             Output::Note { run, note } => self.note(|file| file.update(run, note)),
             Output::Adopt(authority) => {
                 info!(
-                    "this coordinator takes over from one that has ended without a note; it is number {} now",
+                    "this coordinator replaces one that exited without a record; its number is now \
+                     {}",
                     authority.epoch
                 );
                 self.takeovers += 1;

@@ -121,7 +121,8 @@ impl Options {
                     },
                     _ if is_host.is_some() => {
                         return wrong(
-                            "is_host has no meaning with several voters: each listens at its own endpoint",
+                            "is_host cannot be used with several voters, because each voter \
+                             listens on its own endpoint",
                         );
                     }
                     _ => Medium::Voters(endpoints),
@@ -199,7 +200,7 @@ pub(super) fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousErr
     match text.trim().parse().map(Duration::try_from_secs_f64) {
         Ok(Ok(time)) if silence::LEAST <= time && time <= MOST_NODE_TIMEOUT => Ok(time),
         _ => Err(RendezvousError::Argument(format!(
-            "node_timeout is {text} and has to be 0.5 to 3600 seconds"
+            "node_timeout is {text}, but must be from 0.5 to 3600 seconds"
         ))),
     }
 }
@@ -211,13 +212,13 @@ fn fence(config: &RendezvousConfig) -> Result<FencePolicy, RendezvousError> {
         && kill <= 0
     {
         return wrong(format!(
-            "fence_kill is {kill} and has to be a number of seconds"
+            "fence_kill is {kill}, but must be a number of seconds"
         ));
     }
     match config.get("fence") {
         None | Some("auto") => Ok(FencePolicy::Auto),
         Some("off") => Ok(FencePolicy::Off),
-        Some(other) => wrong(format!("fence is {other} and has to be off or auto")),
+        Some(other) => wrong(format!("fence is {other}, but must be off or auto")),
     }
 }
 
@@ -249,10 +250,11 @@ pub(super) fn endpoints(
             Ok(3 | 5) if listed == 1 => 1,
             Ok(count @ (3 | 5)) => {
                 return Err(wrong(format!(
-                    "{count} voters need {count} endpoints, and the endpoint names {listed}: list them as a:29400,b,c"
+                    "{count} voters need {count} endpoints, but {listed} are listed; list them as \
+                     a:29400,b,c"
                 )));
             }
-            _ => return Err(wrong(format!("voters is {given} and has to be 1, 3 or 5"))),
+            _ => return Err(wrong(format!("voters is {given}, but must be 1, 3 or 5"))),
         },
     };
     endpoints.truncate(count);
@@ -261,7 +263,8 @@ pub(super) fn endpoints(
         .find(|endpoint| endpoint.port == 0 && count > 1)
     {
         return Err(wrong(format!(
-            "the endpoint {endpoint} of a voter needs a port that the others know"
+            "the voter endpoint {endpoint} has no port that the other nodes know; specify a port \
+             other than 0"
         )));
     }
     Ok(endpoints)
@@ -275,16 +278,14 @@ pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
         // A single endpoint may be empty, as in PyTorch: it names this host.
         if text.trim().is_empty() && endpoint.contains(',') {
             return Err(wrong(format!(
-                "the list of endpoints '{endpoint}' has an empty place: list them as a:29400,b,c"
+                "the list of endpoints '{endpoint}' has an empty entry; list them as a:29400,b,c"
             )));
         }
         // An endpoint without a port uses the port of the first one.
         let port = endpoints.first().map_or(DEFAULT_PORT, |first| first.port);
         let endpoint = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
         if endpoints.contains(&endpoint) {
-            return Err(wrong(format!(
-                "the endpoint {endpoint} is in the list twice"
-            )));
+            return Err(wrong(format!("the endpoint {endpoint} is listed twice")));
         }
         endpoints.push(endpoint);
     }
@@ -357,18 +358,18 @@ mod tests {
         assert_eq!(fence("a,b,c", "fence=auto"), FencePolicy::Unsaid);
         assert_eq!(fence("a", "fence=off"), FencePolicy::Off);
         for (config, text) in [
-            ("fence=yes", "fence is yes and has to be off or auto"),
+            ("fence=yes", "fence is yes, but must be off or auto"),
             (
                 "node_timeout=0.1",
-                "node_timeout is 0.1 and has to be 0.5 to 3600 seconds",
+                "node_timeout is 0.1, but must be from 0.5 to 3600 seconds",
             ),
             (
                 "node_timeout=x",
-                "node_timeout is x and has to be 0.5 to 3600 seconds",
+                "node_timeout is x, but must be from 0.5 to 3600 seconds",
             ),
             (
                 "fence_kill=0",
-                "fence_kill is 0 and has to be a number of seconds",
+                "fence_kill is 0, but must be a number of seconds",
             ),
         ] {
             assert_eq!(read("a,b,c", "run", config).unwrap_err(), text);
@@ -381,29 +382,27 @@ mod tests {
             (
                 "a,b",
                 "voters=3",
-                "3 voters need 3 endpoints, and the endpoint names 2: list them as a:29400,b,c",
+                "3 voters need 3 endpoints, but 2 are listed; list them as a:29400,b,c",
             ),
-            ("a,b,c", "voters=2", "voters is 2 and has to be 1, 3 or 5"),
-            ("a,b,c", "voters=-1", "voters is -1 and has to be 1, 3 or 5"),
-            (
-                "a,b,a:29400",
-                "",
-                "the endpoint a:29400 is in the list twice",
-            ),
+            ("a,b,c", "voters=2", "voters is 2, but must be 1, 3 or 5"),
+            ("a,b,c", "voters=-1", "voters is -1, but must be 1, 3 or 5"),
+            ("a,b,a:29400", "", "the endpoint a:29400 is listed twice"),
             (
                 "a,,c",
                 "",
-                "the list of endpoints 'a,,c' has an empty place: list them as a:29400,b,c",
+                "the list of endpoints 'a,,c' has an empty entry; list them as a:29400,b,c",
             ),
             (
                 "a,b:0,c",
                 "",
-                "the endpoint b:0 of a voter needs a port that the others know",
+                "the voter endpoint b:0 has no port that the other nodes know; specify a port \
+                 other than 0",
             ),
             (
                 "a,b,c",
                 "is_host=1",
-                "is_host has no meaning with several voters: each listens at its own endpoint",
+                "is_host cannot be used with several voters, because each voter listens on its own \
+                 endpoint",
             ),
         ] {
             assert_eq!(read(list, "run", config).unwrap_err(), text);

@@ -50,7 +50,7 @@ impl OutageWatch {
                 answer = &mut request => {
                     if noticed && answer.is_ok() {
                         let elapsed = began.elapsed().as_secs_f64();
-                        let line = format!("{} answers again, after {elapsed:.1} s", self.endpoint);
+                        let line = format!("{} answers again after {elapsed:.1} s", self.endpoint);
                         (self.say)(&line, None);
                     }
                     return answer;
@@ -76,8 +76,8 @@ impl OutageWatch {
             "no round can be formed"
         };
         format!(
-            "{endpoint} has not answered for {} s; {goes_on}; retrying; {} s left; then the run ends \
-             here",
+            "{endpoint} has not answered for {} s; {goes_on}; retrying for {} s more; then the run \
+             ends on this node",
             elapsed.as_secs_f64().round(),
             left.as_secs_f64().ceil(),
         )
@@ -116,7 +116,8 @@ mod tests {
             assert_eq!(
                 line,
                 "the store h:1 has not answered for 3 s; the workers of this node continue, but no \
-                 other node can join or leave; retrying; 58 s left; then the run ends here"
+                 other node can join or leave; retrying for 58 s more; then the run ends on this \
+                 node"
             );
             answer.send(()).unwrap();
         };
@@ -124,7 +125,7 @@ mod tests {
         answered.unwrap();
         let line = heard.recv().await.unwrap();
         assert!(
-            line.starts_with("the store h:1 answers again, after 2.5"),
+            line.starts_with("the store h:1 answers again after 2.5"),
             "{line}"
         );
         drop(watch);

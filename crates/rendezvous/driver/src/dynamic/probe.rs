@@ -83,14 +83,14 @@ pub(super) fn probe(
             PROBE => Ok(Found::Store),
             _ if is_refusal(&answer) => Err(ProbeError::Refused(channel.rest_of_refusal(&answer))),
             _ => Err(ProbeError::Other(format!(
-                "something that is no store answered {:?}",
+                "a process that is not a store answered {:?}",
                 String::from_utf8_lossy(&answer)
             ))),
         },
         Err(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Ok(Found::Store),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                let what = "something accepted the connection and said nothing";
+                let what = "the peer accepted the connection but sent nothing";
                 Err(ProbeError::Other(what.to_owned()))
             }
             // The peer checks this side's certificate after its own part of the handshake.
@@ -147,7 +147,7 @@ pub(super) async fn write_all(
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),
             Err(_) => {
-                let what = "it takes nothing any more";
+                let what = "the peer no longer accepts data";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, what));
             }
         }

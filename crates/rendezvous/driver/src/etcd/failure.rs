@@ -15,7 +15,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Failure of a request after the last attempt.
 #[derive(Debug, Error)]
-#[error("{operation} key '{key}': {cause} at {endpoint} after {:.1} s", .elapsed.as_secs_f64())]
+#[error(
+    "cannot {operation} key '{key}': {cause} at {endpoint} after {:.1} s", .elapsed.as_secs_f64())]
 pub(crate) struct Failure {
     /// Name of the request: `read`, `write`, ...
     pub(crate) operation: &'static str,
@@ -57,13 +58,13 @@ pub(crate) enum Cause {
         maybe_done: bool,
     },
     /// The endpoint belongs to a different kind of server.
-    #[error("what answers is not an etcd server ({0})")]
+    #[error("the server is not an etcd server ({0})")]
     NotEtcd(String),
     /// The answer exceeds the maximum size.
-    #[error("the answer is longer than {0}, the most that is accepted")]
+    #[error("the answer exceeds the limit of {0}")]
     TooLong(String),
     /// The server processed the request but rejected it.
-    #[error("etcd refuses: {message}")]
+    #[error("etcd rejected the request: {message}")]
     Refused {
         /// gRPC status code.
         code: i64,
@@ -89,17 +90,17 @@ impl Cause {
     fn remedy(&self) -> &'static str {
         match self {
             Self::Away { .. } => {
-                "check that the server runs, that --rdzv-endpoint names its client port and that \
-                 this host can reach it; with --rdzv-conf read_timeout=SECONDS a longer absence is \
-                 borne"
+                "check that the server is running, that --rdzv-endpoint names its client port and \
+                 that this host can reach it; --rdzv-conf read_timeout=SECONDS tolerates a longer \
+                 outage"
             }
             Self::NotEtcd(_) => {
                 "check the host and port of --rdzv-endpoint and --rdzv-conf protocol=http|https; \
                  etcd listens for clients on port 2379 by default"
             }
             Self::TooLong(_) => {
-                "check that --rdzv-endpoint names the etcd of this job, and see what is stored \
-                 under that key"
+                "check that --rdzv-endpoint names the etcd server of this job, and check the value \
+                 of that key"
             }
             Self::Refused { message, .. } if message.contains("too large") => {
                 "start etcd with a larger --max-request-bytes (default 1.5 MiB), or store less \
@@ -108,7 +109,7 @@ impl Cause {
             Self::Refused { message, .. } if message.contains("space exceeded") => {
                 "compact and defragment etcd, or give it a larger --quota-backend-bytes"
             }
-            Self::Refused { .. } => "see what the server says, and its log",
+            Self::Refused { .. } => "check the message and the log of the server",
         }
     }
 }
@@ -121,7 +122,7 @@ impl From<Failure> for RendezvousError {
             format!(" key '{}'", failure.key)
         };
         Self::Unreachable {
-            what: format!("failed to {}{about}: {}", failure.operation, failure.cause),
+            what: format!("cannot {}{about}: {}", failure.operation, failure.cause),
             endpoint: failure.endpoint,
             elapsed: Some(failure.elapsed),
             remedy: failure.cause.remedy(),
@@ -218,7 +219,7 @@ mod tests {
         let failure = retry.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
         let text = RendezvousError::from(failure).to_string();
         for part in [
-            "failed to read key '/a/b'",
+            "cannot read key '/a/b'",
             "connection refused",
             "the etcd endpoint h:1 (10.0.0.1:1)",
             "after 0.0 s",

@@ -169,7 +169,7 @@ impl Client {
                 Err(cause) => cause,
             };
             if let Cause::Away { reason, maybe_done } = &cause {
-                tracing::debug!(endpoint = self.endpoint, reason, "etcd is away");
+                tracing::debug!(endpoint = self.endpoint, reason, "etcd is unavailable");
                 repeated |= maybe_done;
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();
@@ -268,7 +268,7 @@ impl Client {
             && !self.met.answered.load(Ordering::Relaxed)
             && self.met.hung_up.fetch_add(1, Ordering::Relaxed) + 1 >= HANG_UPS
         {
-            let found = "it closes the connection without an answer to HTTP";
+            let found = "it closed the connection without an HTTP response";
             return Err(Cause::NotEtcd(found.to_owned()));
         }
         Err(cause(&error))
@@ -283,7 +283,7 @@ impl Client {
         let request = request.body(body.unwrap_or_default());
         request.map_err(|error| Cause::Refused {
             code: 0,
-            message: format!("the request cannot be written ({error})"),
+            message: format!("cannot encode the request ({error})"),
         })
     }
 }
@@ -378,7 +378,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, RendezvousErro
         })
         .collect();
     if found.is_empty() {
-        return Err(unusable(path, "it holds no PEM certificate"));
+        return Err(unusable(path, "it contains no PEM certificate"));
     }
     Ok(found)
 }

@@ -77,7 +77,9 @@ impl Leases {
         });
         let renewing = Arc::clone(&shared);
         let renewals = beside(move || renewing.keep_renewing(renewal)).map_err(|error| {
-            RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
+            RendezvousError::Argument(format!(
+                "cannot start a thread that renews etcd leases: {error}"
+            ))
         })?;
         Ok(Self {
             shared,
@@ -250,8 +252,8 @@ impl Shared {
             Ok(false) => {
                 tracing::warn!(
                     key = member.key,
-                    "etcd has taken this node for dead, because its lease was not renewed in time; \
-                     announcing it again"
+                    "etcd removed this node, because its lease was not renewed in time; announcing \
+                     the node again"
                 );
                 create(&self.client, &member.key, self.member_life)
             }
@@ -268,7 +270,7 @@ impl Shared {
                 let _ = self.client.revoke(again.lease);
             }
             // The next iteration tries again; leases do not expire while etcd is away.
-            Err(failure) => tracing::debug!(%failure, "the lease of this node was not renewed"),
+            Err(failure) => tracing::debug!(%failure, "cannot renew the lease of this node"),
         }
     }
 
@@ -276,7 +278,7 @@ impl Shared {
         match self.client.keep_alive(lease) {
             Ok(true) => self.wanted.lock().lasting_renewed = Some(Instant::now()),
             Ok(false) => self.forget(lease),
-            Err(failure) => tracing::debug!(%failure, "a lease was not renewed"),
+            Err(failure) => tracing::debug!(%failure, "cannot renew a lease"),
         }
     }
 }

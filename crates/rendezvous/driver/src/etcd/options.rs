@@ -130,7 +130,7 @@ fn tls_files(config: &RendezvousConfig) -> Result<Option<EtcdTlsFiles>, Rendezvo
         "http" if certificate.is_none() && key.is_none() && authority.is_none() => return Ok(None),
         "http" => {
             return wrong(
-                "Certificates were given for etcd, but protocol is http: add protocol=https.",
+                "Certificates were specified for etcd, but protocol is http: add protocol=https.",
             );
         }
         _ => return wrong("The protocol must be HTTP or HTTPS."),
@@ -138,7 +138,9 @@ fn tls_files(config: &RendezvousConfig) -> Result<Option<EtcdTlsFiles>, Rendezvo
     let identity = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return wrong("A certificate for etcd needs its key, and a key its certificate."),
+        _ => {
+            return wrong("A certificate for etcd needs its key, and a key needs its certificate.");
+        }
     };
     Ok(Some(EtcdTlsFiles {
         identity,

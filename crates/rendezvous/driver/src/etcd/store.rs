@@ -222,7 +222,7 @@ impl EtcdStore {
             match next_answer(&mut lines) {
                 Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
                 Ok(answer) if answer.created && answer.header.revision.0 < revision => {
-                    return Err(Cause::away("etcd has lost its memory", false));
+                    return Err(Cause::away("etcd has lost its data", false));
                 }
                 Ok(_) => {}
                 Err(End::Silent | End::Gap) => return Ok(()),

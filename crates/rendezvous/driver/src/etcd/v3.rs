@@ -78,14 +78,14 @@ impl Client {
     pub(crate) fn grant(&self, time_to_live: Duration, key: &[u8]) -> Result<i64, Failure> {
         let seconds = i64::try_from(time_to_live.as_secs()).unwrap_or(i64::MAX);
         let body = json!({ "TTL": Int(seconds) });
-        let answer = self.ask("get a lease for", key, "/v3/lease/grant", &body)?;
+        let answer = self.ask("create a lease for", key, "/v3/lease/grant", &body)?;
         Ok(answer.id.0)
     }
 
     /// Renews a lease; `false` if the lease does not exist.
     pub(crate) fn keep_alive(&self, lease: i64) -> Result<bool, Failure> {
         let body = json!({ "ID": Int(lease) });
-        let answer = self.ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?;
+        let answer = self.ask("renew the lease of", b"", "/v3/lease/keepalive", &body)?;
         Ok(answer
             .result
             .is_some_and(|result| result.time_to_live.0 > 0))
@@ -94,7 +94,7 @@ impl Client {
     /// Ends a lease, which deletes the keys attached to it.
     pub(crate) fn revoke(&self, lease: i64) -> Result<(), Failure> {
         let body = json!({ "ID": Int(lease) });
-        match self.ask("end the lease of", b"", "/v3/lease/revoke", &body) {
+        match self.ask("revoke the lease of", b"", "/v3/lease/revoke", &body) {
             Err(failure) if !is_no_lease(&failure) => Err(failure),
             _ => Ok(()),
         }

@@ -62,7 +62,7 @@ impl Watch {
             members: BTreeSet::new(),
         };
         let call = beside(move || run.watch()).map_err(|error| {
-            RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
+            RendezvousError::Argument(format!("cannot start a thread that watches etcd: {error}"))
         })?;
         Ok(Self {
             client,
@@ -163,14 +163,14 @@ impl Run {
     fn apply(&mut self, answer: &WatchAnswer) -> Result<(), End> {
         if answer.canceled {
             return Err(match answer.compact_revision.0 {
-                0 => End::Broken(Cause::away("the server has ended the watch", false)),
+                0 => End::Broken(Cause::away("the server ended the watch", false)),
                 _ => End::Gap,
             });
         }
         let watch = usize::try_from(answer.watch_id.0).unwrap_or(usize::MAX);
         let Some(next) = self.next.get_mut(watch) else {
             return Err(End::Broken(Cause::NotEtcd(format!(
-                "it speaks of a watch with number {}",
+                "it sent an event of an unknown watch, {}",
                 answer.watch_id.0
             ))));
         };
@@ -247,7 +247,7 @@ pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
     let line = match lines.next_line() {
         Ok(Some(line)) => line,
         Ok(None) => {
-            let closed = Cause::away("the server has closed the connection", false);
+            let closed = Cause::away("the server closed the connection", false);
             return Err(End::Broken(closed));
         }
         Err(error) if is_silence(&error) => return Err(End::Silent),

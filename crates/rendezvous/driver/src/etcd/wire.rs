@@ -28,7 +28,7 @@ impl<'de> Deserialize<'de> for Int {
         };
         number
             .map(Self)
-            .ok_or_else(|| D::Error::custom("a 64-bit number was expected"))
+            .ok_or_else(|| D::Error::custom("expected a 64-bit number"))
     }
 }
 

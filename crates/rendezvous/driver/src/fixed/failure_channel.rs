@@ -45,7 +45,7 @@ impl FailureChannel {
             Ok(None) => {}
             // The node that hosts the store has exited, which alone is not a failure.
             Err(error) => {
-                debug!("failures of the other nodes are not noticed any more: {error}");
+                debug!("cannot detect failures of other nodes any longer: {error}");
             }
         })?;
         Ok(channel)
@@ -61,7 +61,7 @@ impl FailureChannel {
     /// Ends the wait for failures. This may take a few seconds.
     pub(super) fn end(&self) {
         if let Err(error) = self.write([self.nodes.node_rank.0], "") {
-            debug!("the store has ended before this node: {error}");
+            debug!("the store stopped before this node: {error}");
         }
     }
 

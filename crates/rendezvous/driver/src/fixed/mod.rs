@@ -251,8 +251,8 @@ impl StaticRendezvous {
         }
         let first = escape_bytes(&first);
         let sentence = format!(
-            "2 agents are node {node_rank} of run {run_id}: {first} and {ours}; give each node a \
-             different --node-rank, and 0 to the node on the host of {endpoint}"
+            "two agents of run {run_id} have node rank {node_rank}: {first} and {ours}; give each \
+             node a different --node-rank, and 0 to the node on the host of {endpoint}"
         );
         let all: Vec<String> = (0..*nodes).map(name).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -275,8 +275,7 @@ impl StaticRendezvous {
         observer: &SharedObserver,
         member: &JoiningAgent,
     ) {
-        let unnoticed =
-            |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
+        let unnoticed = |error: &io::Error| warn!("cannot detect failures of other nodes: {error}");
         let channel = FailureChannel::listen(self.parameters.clone(), Arc::clone(observer));
         self.channel = channel.inspect_err(unnoticed).ok();
         let member = JoiningAgent {

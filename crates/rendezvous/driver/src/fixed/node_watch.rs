@@ -57,7 +57,7 @@ impl NodeWatch {
         let (ending, ended) = channel();
         let call = beside(move || {
             if let Err(error) = watch.run(options, &member, observer, &ended) {
-                debug!("the loss of other nodes is not detected: {error}");
+                debug!("cannot detect the loss of other nodes: {error}");
             }
         })?;
         Ok(Self {
@@ -97,7 +97,7 @@ impl Shared {
     ) -> Result<(), RendezvousError> {
         let met = Native::connect(options, FOUND_WITHIN)?;
         let Some(mut native) = met.coordinator() else {
-            debug!("node 0 has a store without a coordinator");
+            debug!("the store of node 0 has no coordinator");
             return Ok(());
         };
         if let Some(interrupter) = native.interrupter() {
@@ -152,8 +152,7 @@ fn lost_node(reason: &str) -> RendezvousError {
     RendezvousError::PeerFailed {
         node: format!("{node} (node rank {rank})"),
         reason: format!(
-            "it {how}. Another one cannot take its place in a static rendezvous: use \
-             --rdzv-backend c10d for that"
+            "it {how}; a static rendezvous cannot replace a lost node (--rdzv-backend c10d can)"
         ),
     }
 }

@@ -114,7 +114,10 @@ pub(super) fn check_rank(
     world_size: Option<u32>,
 ) -> Result<(), RendezvousError> {
     match world_size {
-        Some(0) => Err(wrong(scheme, "world_size is 0: a job has a worker")),
+        Some(0) => Err(wrong(
+            scheme,
+            "world_size is 0: a job has at least one worker",
+        )),
         Some(size) if rank.0 >= size => {
             let text = format!("rank {rank} of {size}: ranks are 0 to {}", size - 1);
             Err(wrong(scheme, &text))
@@ -240,8 +243,8 @@ fn connect(
 ) -> Result<Box<dyn Store>, RendezvousError> {
     if endpoint.port == 0 && (rank != Rank(0) || world_size.is_some_and(|size| size > 1)) {
         return Err(RendezvousError::Argument(format!(
-            "port 0 of {} names no store that the workers could share: rank 0 would listen at a port \
-             that the others do not know; give all of them one port that is free on that host",
+            "port 0 of {} cannot be shared: rank 0 would listen on a port that the other workers \
+             do not know; give all workers the same port, which must be free on that host",
             endpoint.host
         )));
     }

@@ -83,7 +83,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
         let info = backend.join(&member);
         let _nobody_waits_any_more = sender.send(info.map(|info| (backend, info)));
     });
-    call.map_err(|error| RendezvousError::Argument(format!("no thread can be made: {error}")))?;
+    call.map_err(|error| RendezvousError::Argument(format!("cannot start a thread: {error}")))?;
     loop {
         let slice = interrupt::slice(None).unwrap_or(Duration::MAX);
         match joined.recv_timeout(slice) {
@@ -185,7 +185,8 @@ impl Wanted {
             return Err(wrong(
                 "rdzv",
                 &format!(
-                    "two workers have rank {rank}; give every worker a different rank, or none"
+                    "two workers have rank {rank}; give each worker a different rank, or no worker \
+                     a rank"
                 ),
             ));
         }

@@ -142,7 +142,7 @@ fn parse_query(query: &str, url: &str) -> Result<BTreeMap<String, String>, Rende
         let earlier = parsed.insert(name.to_owned(), value.to_owned());
         if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
             return Err(RendezvousError::Argument(format!(
-                "the query of {url} has {name}={earlier} and {name}={value}: give each name once"
+                "the query of {url} has {name}={earlier} and {name}={value}: specify each name once"
             )));
         }
     }

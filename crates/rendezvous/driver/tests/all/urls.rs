@@ -216,7 +216,7 @@ fn what_is_missing_in_a_native_url_is_named() {
         ("rdzv://h:1/job", "world size parameter missing"),
         (
             "rdzv://h:1/job?world_size=0",
-            "world_size is 0: a job has a worker",
+            "world_size is 0: a job has at least one worker",
         ),
         (
             "rdzv://h:1/job?world_size=2&rank=2",
@@ -233,7 +233,7 @@ fn what_is_missing_in_a_native_url_is_named() {
 #[test]
 fn a_rank_that_no_worker_of_the_job_can_have_is_refused() {
     let rank = "rank 2 of 2: ranks are 0 to 1";
-    let size = "world_size is 0: a job has a worker";
+    let size = "world_size is 0: a job has at least one worker";
     assert_wrong(&[
         ("tcp://h:1?rank=2&world_size=2", rank),
         ("tcp://h:1?rank=0&world_size=0", size),
@@ -256,7 +256,7 @@ fn a_rank_that_no_worker_of_the_job_can_have_is_refused() {
 fn a_name_with_two_values_is_refused() {
     let text = refused("tcp://h:1?rank=0&rank=1&world_size=2", &[]);
     assert!(
-        text.ends_with("has rank=0 and rank=1: give each name once"),
+        text.ends_with("has rank=0 and rank=1: specify each name once"),
         "{text}"
     );
 }

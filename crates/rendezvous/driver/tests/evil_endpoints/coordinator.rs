@@ -13,7 +13,7 @@ pub(crate) const ROWS: &[Row] = &[
     c10d(
         "silent",
         Peer::hold,
-        &["no store answered", "said nothing", "--rdzv-endpoint"],
+        &["no store answered", "sent nothing", "--rdzv-endpoint"],
     ),
     c10d(
         "HTTP after a whole request",
@@ -25,12 +25,12 @@ pub(crate) const ROWS: &[Row] = &[
     c10d(
         "half an event, again and again",
         half_an_event,
-        &["can be reached from here"],
+        &["reachable from this host"],
     ),
     c10d(
         "a rank that is not in its world",
         no_rank,
-        &["rank 7 in a world of 2"],
+        &["rank 7 in a world of size 2"],
     ),
     c10d(
         "endless changes",

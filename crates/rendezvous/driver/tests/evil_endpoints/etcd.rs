@@ -13,7 +13,7 @@ pub(crate) const ROWS: &[Row] = &[
     etcd(
         "a body of millions of parts",
         many_parts,
-        &["longer than 1048576 parts"],
+        &["the limit of 1048576 parts"],
     ),
     etcd("endless headers", endless_headers, &["--rdzv-endpoint"]),
     etcd(
@@ -31,12 +31,12 @@ pub(crate) const ROWS: &[Row] = &[
     etcd(
         "a refusal without end",
         long_refusal,
-        &["etcd refuses", "bytes)"],
+        &["etcd rejected", "bytes)"],
     ),
     etcd(
         "a huge body",
         huge_body,
-        &["longer than 67108864 bytes", "--rdzv-endpoint"],
+        &["the limit of 67108864 bytes", "--rdzv-endpoint"],
     ),
 ];
 

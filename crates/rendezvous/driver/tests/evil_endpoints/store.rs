@@ -7,9 +7,13 @@ use crate::table::{GARBAGE, Row, get, http_in_turn, http_redirect, list, say, ss
 
 pub(crate) const ROWS: &[Row] = &[
     // Instead of an answer to the preamble.
-    get("silent", Peer::hold, &["said nothing", "address and port"]),
+    get("silent", Peer::hold, &["sent nothing", "address and port"]),
     get("accepts and closes", hang_up, &["closed the connection"]),
-    get("resets", Peer::reset, &["talk to", "check the address"]),
+    get(
+        "resets",
+        Peer::reset,
+        &["does not speak", "check the address"],
+    ),
     get("immediate HTTP", http_at_once, &["an HTTP server", "400"]),
     get(
         "HTTP after a whole request",
@@ -59,14 +63,14 @@ pub(crate) const ROWS: &[Row] = &[
     list(
         "a huge count",
         huge_count,
-        &["list key", "at most 1048576", "max_reply_bytes"],
+        &["list key", "limit of 1048576", "max_reply_bytes"],
     ),
     list(
         "a count that is too small for what follows",
         many_keys,
-        &["list key", "at most 1048576"],
+        &["list key", "limit of 1048576"],
     ),
-    list("a huge key", huge_key, &["list key", "at most 1048576"]),
+    list("a huge key", huge_key, &["list key", "limit of 1048576"]),
     list(
         "a negative count",
         negative_count,

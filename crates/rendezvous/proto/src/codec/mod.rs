@@ -81,7 +81,7 @@ mod node {
 pub enum CodecError {
     /// The store's value is not base64.
     #[error(
-        "{length} bytes that are no base64 ({digits} of its digits, which does not come out even)"
+        "the {length} bytes are not base64 (the {digits} base64 digits do not form whole bytes)"
     )]
     Base64 {
         /// Length of the value in bytes.
@@ -90,10 +90,10 @@ pub enum CodecError {
         digits: usize,
     },
     /// The value is not a pickle, or a pickle of another type.
-    #[error("no pickle of a rendezvous state: {0}")]
+    #[error("not a pickle of a rendezvous state: {0}")]
     Pickle(#[from] PickleError),
     /// A part of the state has the wrong type.
-    #[error("a rendezvous state whose {part} is {found}, not {wanted}")]
+    #[error("in the rendezvous state, {part} is {found} instead of {wanted}")]
     Kind {
         /// Part of the state, for instance `pid of item 3 of participants`.
         part: String,
@@ -103,7 +103,7 @@ pub enum CodecError {
         wanted: &'static str,
     },
     /// A number in the state is out of its range.
-    #[error("a rendezvous state whose {part} is {found}, which is out of range")]
+    #[error("in the rendezvous state, {part} is {found}, which is out of range")]
     Range {
         /// The part.
         part: String,
@@ -111,7 +111,7 @@ pub enum CodecError {
         found: i128,
     },
     /// An attribute that all releases write is missing.
-    #[error("a rendezvous state without {name} in its {part}")]
+    #[error("in the rendezvous state, {part} has no {name}")]
     Absent {
         /// The object without the attribute.
         part: String,
@@ -119,7 +119,7 @@ pub enum CodecError {
         name: &'static str,
     },
     /// The pickle expands to more than the limits allow.
-    #[error("a rendezvous state whose {part} cannot be taken: {problem}")]
+    #[error("in the rendezvous state, {part} is invalid: {problem}")]
     Unfolds {
         /// The part.
         part: String,

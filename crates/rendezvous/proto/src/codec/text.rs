@@ -93,7 +93,7 @@ mod tests {
         let error = decode(b"aGVs.bA=").unwrap_err().to_string();
         assert_eq!(
             error,
-            "8 bytes that are no base64 (6 of its digits, which does not come out even)"
+            "the 8 bytes are not base64 (the 6 base64 digits do not form whole bytes)"
         );
     }
 

@@ -248,7 +248,7 @@ impl Hosted {
                 if has_ended {
                     run.has_ended(now, &node, out);
                 } else {
-                    let how = "its connection closed, and it did not come back";
+                    let how = "its connection closed, and it did not reattach";
                     run.lost(now, &node, how, out);
                 }
             });

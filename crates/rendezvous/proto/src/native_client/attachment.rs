@@ -62,7 +62,7 @@ impl Attachment {
         let ours = self.authority?;
         (authority.cluster == ours.cluster && authority.epoch < ours.epoch).then(|| {
             format!(
-                "it has epoch {}, and one with epoch {} has followed it",
+                "it has epoch {}, but a newer coordinator has epoch {}",
                 authority.epoch, ours.epoch
             )
         })

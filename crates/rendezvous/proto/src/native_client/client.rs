@@ -480,7 +480,7 @@ impl NativeClient {
             Event::Formed {
                 rank, world_size, ..
             } if rank >= world_size => Some(format!(
-                "it gave out rank {rank} in a world of {world_size}"
+                "it assigned rank {rank} in a world of size {world_size}"
             )),
             _ => None,
         }
@@ -911,7 +911,10 @@ impl NativeClient {
             let lease = self.lease.as_ref();
             match lease.and_then(|lease| lease.unanswered(now)) {
                 Some(silent) => {
-                    let why = format!("no answer of a majority for {:.1} s", silent.as_secs_f64());
+                    let why = format!(
+                        "no answer from a majority for {:.1} s",
+                        silent.as_secs_f64()
+                    );
                     self.hang_up(now, why, true);
                 }
                 None => self.renew_lease(now),
@@ -1020,8 +1023,8 @@ fn connection_broke(round: u64, why: &str) -> Output {
     Output::Changed(RoundChange::Membership {
         round,
         reason: format!(
-            "the connection to the host of the rendezvous broke ({why}), so the other nodes treat \
-             this node as lost"
+            "the connection to the rendezvous host was lost ({why}), so the other nodes treat this \
+             node as lost"
         ),
     })
 }

@@ -532,7 +532,7 @@ fn a_coordinator_that_says_nothing_is_asked_and_then_the_other_voters_are() {
     // The voters report another coordinator.
     let outputs = without_beats(at(&mut client, 6.4, Input::Tick));
     assert_eq!(outputs, [Output::Search]);
-    let moved = Input::Disconnected("another voter coordinates now".to_owned());
+    let moved = Input::Disconnected("another voter is now the coordinator".to_owned());
     assert_eq!(at(&mut client, 6.4, moved), []);
     assert_eq!(at(&mut client, 6.4, Input::Tick), [Output::Dial]);
     let outputs = at(&mut client, 6.5, Input::Connected(None));

@@ -167,7 +167,7 @@ fn a_length_beyond_the_end_is_refused() {
 fn a_state_in_which_something_is_missing_or_wrong_says_what() {
     assert_eq!(
         decode(&pickle(&[b"}"])).unwrap_err().to_string(),
-        "a rendezvous state whose root is a dict, not a rendezvous state"
+        "in the rendezvous state, root is a dict instead of a rendezvous state"
     );
     let whole = encode(&RendezvousState::default());
     let renamed = |from: &str, to: &str| {
@@ -182,7 +182,7 @@ fn a_state_in_which_something_is_missing_or_wrong_says_what() {
         decode(&renamed("closed", "cloSed"))
             .unwrap_err()
             .to_string(),
-        "a rendezvous state without closed in its state"
+        "in the rendezvous state, state has no closed"
     );
     // The round consumes bytes of the next attribute.
     let mut bytes = whole.clone();

@@ -88,7 +88,7 @@ fn the_others_hear_of_it_after_90_ms() {
     world.pass(MOMENT);
     let told = world.membership(1);
     assert!(
-        told.ends_with("n002_1_0 is lost: its process has ended"),
+        told.ends_with("n002_1_0 is lost: its process has exited"),
         "{told}"
     );
 }

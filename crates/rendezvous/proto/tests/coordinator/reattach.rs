@@ -182,7 +182,7 @@ fn an_agent_that_comes_back_in_time_is_not_lost() {
     // The new connection works like the old one.
     world.lose(11);
     world.pass(REATTACH_WITHIN);
-    assert!(world.membership(2).contains("did not come back"));
+    assert!(world.membership(2).contains("did not reattach"));
 }
 
 #[test]
@@ -440,10 +440,7 @@ fn with_more_than_half_back_the_others_are_lost_after_the_window() {
     assert_eq!(after_attached(&mut world, 1), []);
     world.pass(Duration::from_millis(1));
     let reason = world.membership(1);
-    assert!(
-        reason.contains("1 of 3 nodes did not come back"),
-        "{reason}"
-    );
+    assert!(reason.contains("1 of 3 nodes did not reattach"), "{reason}");
     // The missing agent reattaches later.
     world.reattach(3, 3, held(0, 2));
     membership_after_attached(&mut world, 3);
@@ -786,7 +783,7 @@ fn a_successor_accounts_for_an_agent_while_state_is_recovered() {
     world.reattach(2, 2, held(0, 1));
     world.replaces = vec![1];
     world.join_as(4, node(4), 4);
-    assert!(membership_after_attached(&mut world, 2).contains("started again"));
+    assert!(membership_after_attached(&mut world, 2).contains("was restarted"));
     (world.replaces, world.attempt) = (Vec::new(), Some(2));
     world.join(2);
     assert_eq!(world.formed(4).0, 1);

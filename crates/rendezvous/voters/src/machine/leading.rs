@@ -319,7 +319,7 @@ impl Voter {
             .all_present()
             .filter_map(|(_, peer)| peer.connection);
         for connection in connections.collect::<Vec<_>>() {
-            self.dismiss(connection, "this voter ends");
+            self.dismiss(connection, "this voter is shutting down");
         }
     }
 }

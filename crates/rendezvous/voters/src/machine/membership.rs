@@ -47,7 +47,7 @@ impl Voter {
         };
         let Some(index) = index.filter(|index| *index != self.settings.own) else {
             let why =
-                "its endpoint is none of the other voters'; start all agents with the same list";
+                "its endpoint is not in the list of voters; start all agents with the same list";
             self.unsuitable(address, why);
             return self.close(from, why);
         };
@@ -174,7 +174,7 @@ impl Voter {
             let address = self.endpoint(self.peers.index(peer.voter).unwrap_or(0));
             return self.unsuitable(
                 &address,
-                "it has the voters in another order; start all agents with the same list",
+                "it lists the voters in a different order; start all agents with the same list",
             );
         }
         self.bootstrap(now, group, voters.to_vec());

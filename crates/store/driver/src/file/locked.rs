@@ -111,7 +111,8 @@ impl<'a> LockedFile<'a> {
                 return Err(StoreError::Corrupt {
                     store: self.path.display().to_string(),
                     what: format!(
-                        "the bytes at {} are no record of a store; nothing was changed",
+                        "the bytes at offset {} are not a record of a store; the file was not \
+                         changed",
                         seen.journal.offset()
                     ),
                 });
@@ -159,13 +160,13 @@ impl<'a> LockedFile<'a> {
     fn cut(&self, length: u64) -> Result<(), StoreError> {
         self.file
             .set_len(length)
-            .map_err(|source| failed(self.path, "cut a torn record off", source))
+            .map_err(|source| failed(self.path, "remove an incomplete record from", source))
     }
 
     fn metadata(&self) -> Result<std::fs::Metadata, StoreError> {
         self.file
             .metadata()
-            .map_err(|source| failed(self.path, "look at", source))
+            .map_err(|source| failed(self.path, "read the metadata of", source))
     }
 }
 
@@ -220,7 +221,7 @@ fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
             Ok(locked) => return locked,
             Err(_) if deadline.has_passed() => break,
             Err(_) if interrupt::is_wanted() => {
-                let reason = "the caller gave up waiting for its lock";
+                let reason = "the caller stopped waiting for the file's lock";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
             Err(_) => {}
@@ -229,8 +230,8 @@ fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
     Err(io::Error::new(
         io::ErrorKind::TimedOut,
         format!(
-            "another process has been holding its lock for {} ms (a PyTorch process does so \
-             when it meets a torn record; find it with `fuser` and end it)",
+            "another process has held the file's lock for {} ms (a PyTorch process does this when \
+             it reads an incomplete record; find that process with `fuser` and kill it)",
             deadline.elapsed().as_millis()
         ),
     ))

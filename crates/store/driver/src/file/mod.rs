@@ -262,7 +262,10 @@ impl Drop for FileStore {
             return;
         }
         if let Err(error) = self.close() {
-            tracing::warn!(%error, "could not count out of a store file; it will not be removed");
+            tracing::warn!(
+                %error,
+                "cannot unregister from a store file; the file will not be removed"
+            );
         }
     }
 }
@@ -332,7 +335,10 @@ impl Store for FileStore {
             .map(|key| {
                 String::from_utf8(key).map_err(|error| StoreError::Corrupt {
                     store: self.path.display().to_string(),
-                    what: format!("a key that is not UTF-8: {:?}", error.as_bytes()),
+                    what: format!(
+                        "it contains a key that is not UTF-8: {:?}",
+                        error.as_bytes()
+                    ),
                 })
             })
             .collect()

@@ -174,8 +174,8 @@ impl TcpStore {
                 tracing::warn!(
                     target: reminder::TARGET,
                     left = left.map(|left| left.as_secs()),
-                    "waiting for nodes: {joined} of {world_size} have come to {}; start the same command on \
-                     the others, each with its own rank",
+                    "waiting for nodes: {joined} of {world_size} have joined at {}; start the same \
+                     command on the other nodes, each with a different rank",
                     self.origin.endpoint,
                 );
             }
@@ -342,7 +342,8 @@ impl TcpStore {
     ) -> Result<u64, StoreError> {
         let mut connected = self.lock(operation, key)?;
         let number = connected.ask_number(operation, key, write, self.reply_timeout())?;
-        u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
+        u64::try_from(number)
+            .map_err(|_| connected.corrupt(format!("it sent an invalid count: {number}")))
     }
 }
 
@@ -367,7 +368,10 @@ impl Store for TcpStore {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         match self.wait_then("get", &[key], limit, then)? {
             Some(Reply::Bytes(value)) => Ok(value),
-            other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
+            other => Err(self
+                .link
+                .lock()
+                .corrupt(format!("it sent {other:?} instead of a value"))),
         }
     }
 
@@ -383,7 +387,10 @@ impl Store for TcpStore {
         let write = |out: &mut Vec<u8>| request::compare_set(out, &key, expected, desired);
         match self.ask(NAME, &key, write, Shape::Bytes)? {
             Reply::Bytes(value) => Ok(value),
-            other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
+            other => Err(self
+                .link
+                .lock()
+                .corrupt(format!("it sent {other:?} instead of a value"))),
         }
     }
 
@@ -396,7 +403,9 @@ impl Store for TcpStore {
                 Ok(reply) => Ok(reply == CheckReply::Ready),
                 Err(error) => Err(self.link.lock().corrupt(error.to_string())),
             },
-            other => Err(self.link.lock().corrupt(format!("{other:?} as a check"))),
+            other => Err(self.link.lock().corrupt(format!(
+                "it sent {other:?} instead of the result of a check"
+            ))),
         }
     }
 
@@ -419,7 +428,12 @@ impl Store for TcpStore {
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         let names = match self.ask("list", b"", request::list_keys, Shape::List)? {
             Reply::List(names) => names,
-            other => return Err(self.link.lock().corrupt(format!("{other:?} as a list"))),
+            other => {
+                return Err(self
+                    .link
+                    .lock()
+                    .corrupt(format!("it sent {other:?} instead of a list")));
+            }
         };
         names
             .iter()
@@ -429,7 +443,7 @@ impl Store for TcpStore {
                 Err(_) => Err(self
                     .link
                     .lock()
-                    .corrupt(format!("a key that is not UTF-8: {key:?}"))),
+                    .corrupt(format!("it contains a key that is not UTF-8: {key:?}"))),
             })
             .collect()
     }
@@ -449,7 +463,10 @@ impl Store for TcpStore {
         });
         match self.wait_then("get", keys, self.timeout(), then)? {
             Some(Reply::Values(values)) => Ok(values),
-            other => Err(self.link.lock().corrupt(format!("{other:?} as values"))),
+            other => Err(self
+                .link
+                .lock()
+                .corrupt(format!("it sent {other:?} instead of values"))),
         }
     }
 
@@ -500,7 +517,12 @@ impl Store for TcpStore {
                         key: key.to_owned(),
                     });
                 }
-                other => return Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
+                other => {
+                    return Err(self
+                        .link
+                        .lock()
+                        .corrupt(format!("it sent {other:?} instead of a value")));
+                }
             }
         }
     }
@@ -605,7 +627,7 @@ fn check_value(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::Argument(format!(
-        "the value for key {} has {} bytes, and a server accepts at most {most}; divide it among \
+        "the value for key {} has {} bytes, but a server accepts at most {most}; divide it among \
          several keys",
         shown(&text(key)),
         value.len()

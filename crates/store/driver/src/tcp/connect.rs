@@ -37,7 +37,7 @@ const MOST_PER_ADDRESS: Duration = Duration::from_secs(10);
 /// Number of bytes of an answer that are read to identify the peer.
 const SHOWN: usize = 64;
 
-const SAID_NOTHING: &str = "it accepted the connection and said nothing";
+const SAID_NOTHING: &str = "it accepted the connection but sent nothing";
 
 /// Minimum duration of an attempt, even if no time is left.
 const LEAST: Duration = Duration::from_millis(1);
@@ -92,7 +92,10 @@ pub(super) fn connect(
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last attempt comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
-        tracing::debug!(peer = %failed.peer, reason = %failed.reason, ?pause, "no store yet");
+        tracing::debug!(
+            peer = %failed.peer, reason = %failed.reason, ?pause,
+            "no store has answered yet"
+        );
         interrupt::sleep(pause, "connect", &[&failed.peer], deadline)?;
         before = Some(failed);
     }
@@ -138,14 +141,14 @@ impl Silence<'_> {
         }
         let remaining = self.deadline.remaining().map(|left| left.as_secs());
         let left = remaining.map_or_else(
-            || "it is tried until one does".to_owned(),
+            || "no time limit".to_owned(),
             |left| format!("{left} s left"),
         );
         tracing::warn!(
             target: reminder::TARGET,
             left = remaining,
-            "no store has answered at {peer} ({found}); {left}; check that the address and port are those of \
-             the job's store"
+            "no store has answered at {peer} ({found}); {left}; check that this is the address and \
+             port of the job's store"
         );
     }
 }
@@ -280,7 +283,7 @@ fn addresses(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<So
 }
 
 fn broke(error: &io::Error) -> Reason {
-    Reason::Silent(format!("the connection broke before it answered: {error}"))
+    Reason::Silent(format!("the connection failed before it answered: {error}"))
 }
 
 /// Proves membership if required, and exchanges the preamble.
@@ -338,7 +341,7 @@ fn handshake(
                     if end.is_some_and(|end| end <= Instant::now()) {
                         return Err(Reason::Silent(match length {
                             0 => SAID_NOTHING.to_owned(),
-                            _ => format!("it sent {length} of 4 bytes and no more"),
+                            _ => format!("it sent only {length} of 4 bytes"),
                         }));
                     }
                     silence.act(connected, address)?;
@@ -361,8 +364,8 @@ fn handshake(
     }
     if answer.is_empty() {
         return Err(Reason::Silent(
-            "it closed the connection when it was asked to show that it is one; PyTorch before 2.5 \
-             does that, and so do other services"
+            "it closed the connection instead of identifying itself as a store, as PyTorch before \
+             2.5 and other services do"
                 .to_owned(),
         ));
     }

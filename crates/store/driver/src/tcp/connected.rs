@@ -168,7 +168,7 @@ impl Connected {
         match self.perform(operation, key, sent, &[], reply_timeout)? {
             Ended::Answered(Some(reply)) => Ok(reply),
             Ended::Answered(None) | Ended::TimedOut(_) => {
-                Err(self.corrupt(format!("no reply to {operation}")))
+                Err(self.corrupt(format!("it sent no reply to the request to {operation}")))
             }
         }
     }
@@ -183,7 +183,9 @@ impl Connected {
     ) -> Result<i64, StoreError> {
         match self.ask(operation, key, write, Shape::Number, reply_timeout)? {
             Reply::Number(number) => Ok(number),
-            other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
+            other => Err(self.corrupt(format!(
+                "it sent {other:?} as the reply to the request to {operation}"
+            ))),
         }
     }
 
@@ -225,11 +227,13 @@ impl Connected {
             return first.clone();
         }
         let cause = match operation {
-            ADD | BARRIER => "its process has ended, or the value of the key is not a number",
-            PUSH | POP | MEASURE => {
-                "its process has ended, or it is PyTorch's older server, which has no queues"
+            ADD | BARRIER => {
+                "the store's process has exited, or the value of the key is not a number"
             }
-            _ => "its process has probably ended",
+            PUSH | POP | MEASURE => {
+                "the store's process has exited, or it is an older PyTorch server without queues"
+            }
+            _ => "the store's process has probably exited",
         };
         cause.to_owned()
     }

@@ -230,7 +230,7 @@ impl Link {
             if remaining.is_zero() {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    format!("it took {sent} of {total} bytes and no more"),
+                    format!("the peer accepted only {sent} of {total} bytes in time"),
                 ));
             }
             if ends_too_late(self.send_timeout, remaining) {
@@ -259,7 +259,9 @@ impl Link {
                     if interrupt::is_wanted() {
                         return Err(io::Error::new(
                             io::ErrorKind::TimedOut,
-                            format!("the caller gave up when {sent} of {total} bytes were taken"),
+                            format!(
+                                "the caller stopped waiting after {sent} of {total} bytes were sent"
+                            ),
                         ));
                     }
                 }
@@ -286,7 +288,7 @@ impl Link {
             }
             OperationFailure::Closed => io::Error::new(
                 io::ErrorKind::NotConnected,
-                "the connection had failed in an earlier operation",
+                "the connection failed in an earlier operation",
             ),
             OperationFailure::NoStore(error) => {
                 io::Error::new(io::ErrorKind::InvalidData, error.clone())

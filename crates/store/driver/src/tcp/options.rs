@@ -126,7 +126,10 @@ impl TcpStoreOptions {
                 Ok(Some(server))
             }
             Err(error @ StoreError::Listen { .. }) if self.agent_hosts => {
-                tracing::info!(%error, "the agent hosts the store; going on as its client");
+                tracing::info!(
+                    %error,
+                    "the agent hosts the store; this process connects as its client"
+                );
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -78,7 +78,10 @@ impl StorePolicy {
         let others = (host, port).to_socket_addrs().into_iter().flatten();
         for other in others.filter(|other| *other != first) {
             if let Err(error) = reach(&other.ip().to_string()) {
-                tracing::debug!(%error, "the workers' store is not reached at another address");
+                tracing::debug!(
+                    %error,
+                    "cannot determine whether the workers' store has another address"
+                );
             }
         }
         Ok(())

@@ -110,7 +110,7 @@ fn a_lock_that_is_not_given_back_is_named() {
     holder.lock().unwrap();
     let error = store.set("k", b"v").unwrap_err().to_string();
     assert!(error.contains("lock the store file"), "{error}");
-    assert!(error.contains("holding its lock"), "{error}");
+    assert!(error.contains("held the file's lock"), "{error}");
     holder.unlock().unwrap();
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), "v");
@@ -231,7 +231,7 @@ fn a_value_that_is_no_number_is_shown() {
     let error = store.add("k", 1).unwrap_err().to_string();
     assert_eq!(
         error,
-        "add to key k: its value \"apples\" is not a number (stoll)"
+        "cannot add to key k: its value \"apples\" is not a number (stoll)"
     );
 }
 

@@ -114,7 +114,7 @@ fn both_sides_with_the_token_meet_and_all_requests_work() {
 #[test]
 fn each_wrong_pair_is_refused_with_the_flag_that_is_missing() {
     let (with, without) = (strict(&token(1)), strict(&Credentials::default()));
-    assert_refused(with.port(), &token(2), "another job token");
+    assert_refused(with.port(), &token(2), "a different job token");
     assert_refused(with.port(), &Credentials::default(), "--token-file");
     assert_refused(without.port(), &token(1), "this store has no job token");
 }
@@ -124,7 +124,7 @@ fn an_earlier_client_is_shown_what_is_missing_instead_of_the_answer() {
     let server = strict(&token(1));
     let shown = String::from_utf8(answer(server.port(), &preamble())).unwrap();
     assert!(
-        shown.starts_with("rdzv refuses: a job token is needed"),
+        shown.starts_with("rdzv refuses: this store requires a job token"),
         "{shown}"
     );
     assert!(shown.contains("--token-file"), "{shown}");
@@ -163,7 +163,7 @@ fn a_handshake_that_was_recorded_opens_nothing() {
     let replayed = answer(server.port(), &[recorded, preamble()].concat());
     let (_, after) = replayed.split_at(ANSWER_LENGTH);
     let reason = handshake::reason(after).unwrap();
-    assert!(reason.starts_with(b"it has proven another job token"));
+    assert!(reason.starts_with(b"it has a different job token"));
 }
 
 #[test]

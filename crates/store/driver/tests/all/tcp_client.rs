@@ -99,7 +99,7 @@ fn a_silent_service_is_no_store() {
         assert!(matches!(error, StoreError::Silent { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
-        assert!(text.contains("said nothing"), "{text}");
+        assert!(text.contains("sent nothing"), "{text}");
     });
 }
 
@@ -395,7 +395,7 @@ fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
         let taken = taken.join().unwrap();
         assert!(taken < 32 << 20, "{taken}");
         let again = store.check(&["k"]).unwrap_err().to_string();
-        assert!(again.contains("at most 1048576"), "{again}");
+        assert!(again.contains("limit of 1048576"), "{again}");
     });
 }
 

@@ -36,7 +36,7 @@ pub enum CloseReason {
     #[error("it sent a bad request: {0}")]
     Wire(#[from] StoreWireError),
     /// `ADD` or `BARRIER` applied to a value that is not a number.
-    #[error("{operation} on key {key:?}, whose value {value:?} is not a number")]
+    #[error("it requested {operation} on key {key:?}, whose value {value:?} is not a number")]
     NotANumber {
         /// The operation.
         operation: &'static str,
@@ -50,8 +50,8 @@ pub enum CloseReason {
     Refused(String),
     /// The request is reserved for agents.
     #[error(
-        "it has not proven the job token, and its request is about {0}, which agents of the job use; \
-         workers have no business there"
+        "it has not proven that it has the job token, but its request is about {0}, which is \
+         reserved for the job's agents"
     )]
     ForAgents(String),
     /// The extension closes the connection for the reason in the text.
@@ -63,15 +63,17 @@ pub enum CloseReason {
     #[error("{0}")]
     NotNeeded(String),
     /// The store is full of keys.
-    #[error("the store holds {limit} keys and queues, its limit; raise it or delete keys")]
+    #[error(
+        "the store has reached its limit of {limit} keys and queues; raise the limit or delete keys"
+    )]
     TooManyKeys {
         /// The limit.
         limit: usize,
     },
     /// The peer holds too many keys.
     #[error(
-        "{holder} has stored its share of {limit} keys and queues; delete keys, or raise the limit of \
-         the store"
+        "{holder} has reached its share of {limit} keys and queues; delete keys, or raise the \
+         store's limit"
     )]
     TooManyKeysOf {
         /// Connection or address.
@@ -81,8 +83,8 @@ pub enum CloseReason {
     },
     /// The peer holds too much memory.
     #[error(
-        "its request needs {wanted} bytes, and {holder} holds {held} of its share of {limit} bytes; \
-         delete keys, read replies faster, or raise the memory limit of the store"
+        "its request needs {wanted} bytes, but {holder} already uses {held} of its share of \
+         {limit} bytes; delete keys, read replies faster, or raise the memory limit of the store"
     )]
     OverShare {
         /// Connection or address.
@@ -96,8 +98,8 @@ pub enum CloseReason {
     },
     /// The peer's address has too many connections.
     #[error(
-        "{limit} connections from its address are open, the share of an address without an agent; \
-         raise the limit of connections"
+        "its address has reached the limit of {limit} open connections for an address without an \
+         agent; raise the limit of connections"
     )]
     TooManyConnectionsOfAddress {
         /// The share.
@@ -105,24 +107,27 @@ pub enum CloseReason {
     },
     /// Descriptors are scarce, and the peer is not an agent.
     #[error(
-        "the process is short of descriptors, and the last ones are for agents of the job; raise the \
-         limit of open files (ulimit -n)"
+        "the process is short of descriptors and reserves the remaining ones for the job's agents; \
+         raise the limit of open files (ulimit -n)"
     )]
     OutOfDescriptors,
     /// The connection has too many pending waits.
-    #[error("{limit} of its waits are pending, the limit; use one connection for each wait")]
+    #[error("it has reached the limit of {limit} pending waits; use one connection for each wait")]
     TooManyWaits {
         /// The limit.
         limit: usize,
     },
     /// Too many replies were unread when the store was emptied.
-    #[error("{unsent} bytes of replies to it were unread when the store was emptied")]
+    #[error("it had not read {unsent} bytes of replies when the store was cleared")]
     Unread {
         /// Bytes of replies that the peer had not read.
         unsent: usize,
     },
     /// The server is full of connections.
-    #[error("{limit} connections are open, the limit; raise it or find out who keeps them open")]
+    #[error(
+        "the store has reached its limit of {limit} open connections; raise the limit, or find the \
+         clients that keep them open"
+    )]
     TooManyConnections {
         /// The limit.
         limit: usize,
@@ -148,7 +153,7 @@ pub(super) fn looks_like(first: &[u8]) -> &'static str {
         b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI ",
     ];
     if HTTP.iter().any(|method| first.starts_with(method)) {
-        return "HTTP: a browser, a health check or a metrics scraper on the wrong port";
+        return "an HTTP client: a browser, a health check or a metrics scraper on the wrong port";
     }
     if first.starts_with(b"SSH-") {
         return "an SSH client on the wrong port";
@@ -164,7 +169,7 @@ pub(super) fn looks_like(first: &[u8]) -> &'static str {
     if first.first() == Some(&0) {
         return "a store client with another magic number or byte order";
     }
-    "neither a PyTorch store client nor anything else known here"
+    "neither a PyTorch store client nor any other known client"
 }
 
 #[cfg(test)]

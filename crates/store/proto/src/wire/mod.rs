@@ -56,7 +56,7 @@ pub enum StoreWireError {
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),
     /// A key is longer than allowed.
-    #[error("key of {declared} bytes, at most {limit} are accepted")]
+    #[error("a key of {declared} bytes exceeds the limit of {limit}")]
     KeyTooLong {
         /// Declared length.
         declared: u64,
@@ -64,7 +64,7 @@ pub enum StoreWireError {
         limit: usize,
     },
     /// A value is longer than allowed.
-    #[error("value of {declared} bytes, at most {limit} are accepted")]
+    #[error("a value of {declared} bytes exceeds the limit of {limit}")]
     ValueTooLong {
         /// Declared length.
         declared: u64,
@@ -72,7 +72,7 @@ pub enum StoreWireError {
         limit: usize,
     },
     /// A list has more entries than allowed.
-    #[error("list of {declared} keys, at most {limit} are accepted")]
+    #[error("a list of {declared} keys exceeds the limit of {limit}")]
     TooManyKeys {
         /// Declared count.
         declared: u64,
@@ -80,7 +80,7 @@ pub enum StoreWireError {
         limit: usize,
     },
     /// A byte of a reply is not one of the valid bytes.
-    #[error("reply byte 0x{found:02x} where {expected} was expected")]
+    #[error("the reply has the byte 0x{found:02x} instead of {expected}")]
     UnexpectedReply {
         /// The received byte.
         found: u8,
@@ -88,7 +88,7 @@ pub enum StoreWireError {
         expected: &'static str,
     },
     /// A reply needs more memory than the client allows.
-    #[error("reply of at least {declared} bytes, at most {limit} are accepted")]
+    #[error("a reply of at least {declared} bytes exceeds the limit of {limit}")]
     ReplyTooLong {
         /// Memory that the reply needs by the lengths declared until now.
         declared: u64,
@@ -96,7 +96,7 @@ pub enum StoreWireError {
         limit: usize,
     },
     /// A count or length in a reply is impossible.
-    #[error("reply with the impossible length {0}")]
+    #[error("the reply has the impossible length {0}")]
     ImpossibleLength(i64),
 }
 

@@ -97,7 +97,7 @@ impl Driver {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.aborted(named, suspect, cause);
         self.end_all(error, || Break {
-            first: format!("rank {rank} at {address} gave up, because rank {suspect} {cause}"),
+            first: format!("rank {rank} at {address} stopped, because rank {suspect} {cause}"),
             suspect,
             cause,
         });
@@ -117,10 +117,12 @@ impl Driver {
     /// Ends the group because a peer breaks the rules.
     pub(super) fn end_not_a_rank(&mut self, rank: u32, found: &str) {
         let named @ (_, address) = self.named(rank);
-        tracing::warn!(rank, %address, found, "a connection does not speak as a rank would");
+        tracing::warn!(rank, %address, found, "a connection does not speak the protocol of a rank");
         let error = |one: &Running| one.not_a_rank(named, found.to_owned());
         self.end_all(error, || Break {
-            first: format!("what is at {address} does not speak as rank {rank} would ({found})"),
+            first: format!(
+                "the process at {address} does not speak the protocol of rank {rank} ({found})"
+            ),
             suspect: rank,
             cause: AbortCause::Other,
         });
@@ -182,15 +184,13 @@ impl Driver {
         let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
         let state = match (running.call.operation, transfer.is_matched) {
-            (_, false) if !is_there => {
-                "it has not answered yet; it has sent and received nothing until now"
-            }
+            (_, false) if !is_there => "it has not answered yet and has sent and received nothing",
             (GroupOperation::Send { .. }, false) => {
                 "connected; it has posted no receive for the message"
             }
-            (GroupOperation::Send { .. }, true) => "it does not take the values",
+            (GroupOperation::Send { .. }, true) => "it does not accept the values",
             (_, false) => "connected; it has sent no message with this tag",
-            (_, true) => "connected; part of the values has come",
+            (_, true) => "connected; part of the values has arrived",
         };
         running.timed_out(self.named(rank), state)
     }

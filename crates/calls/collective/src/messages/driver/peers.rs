@@ -185,7 +185,8 @@ impl Driver {
                     self.expect(rank, body);
                 }
                 Some(bytes) => {
-                    let found = format!("an eager message of {bytes} bytes; the limit is {EAGER}");
+                    let found =
+                        format!("it sent an eager message of {bytes} bytes; the limit is {EAGER}");
                     self.end_not_a_rank(rank, &found);
                 }
                 None => self.end_not_a_rank(rank, &format!("{envelope:?}")),

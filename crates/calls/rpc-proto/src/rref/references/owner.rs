@@ -126,7 +126,7 @@ impl References {
             .entry(rref)
             .or_insert_with(|| Owned::new(awaited.clone()));
         if owned.value != awaited {
-            return Err(ReferenceFailure::Refused(rref, "it exists already"));
+            return Err(ReferenceFailure::Refused(rref, "it already exists"));
         }
         owned.value = Value::Running;
         owned.forks.insert(fork, from);

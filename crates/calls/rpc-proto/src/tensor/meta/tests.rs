@@ -40,18 +40,18 @@ fn what_is_no_view_is_refused() {
     let text = |result: Result<TensorMeta, MetaError>| result.unwrap_err().to_string();
     assert_eq!(
         text(matrix.slice(1, 2..7)),
-        "2 to 7 of dimension 1, which has 6 elements"
+        "the range 2 to 7 is outside dimension 1, which has 6 elements"
     );
     assert_eq!(
         text(matrix.select(0, usize::MAX)),
         format!(
-            "{0} to {0} of dimension 0, which has 4 elements",
+            "the range {0} to {0} is outside dimension 0, which has 4 elements",
             usize::MAX
         )
     );
     assert_eq!(
         text(matrix.transpose(0, 2)),
-        "dimension 2 of a tensor with 2"
+        "dimension 2 does not exist in a tensor with 2 dimensions"
     );
     assert!(text(matrix.reshape(vec![5, 5])).ends_with("the number of elements differs"));
     let turned = matrix.transpose(0, 1).unwrap();

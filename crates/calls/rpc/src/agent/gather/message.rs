@@ -12,7 +12,7 @@ use crate::runtime::gathers::Values;
 use rdzv_rpc_proto::gather::{GatherError, GatherKey};
 
 /// Error text for values that postcard cannot serialise.
-const UNWRITTEN: &str = "the values of a gather cannot be written";
+const UNWRITTEN: &str = "cannot serialise the values of a gather";
 
 /// Report of a member to the leader.
 ///
@@ -105,6 +105,6 @@ pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> RpcError {
-    let text = format!("the values of a gather cannot be read: {error}");
+    let text = format!("cannot deserialise the values of a gather: {error}");
     RpcError::new(RpcErrorKind::Protocol, text)
 }

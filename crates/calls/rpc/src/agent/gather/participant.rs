@@ -50,12 +50,12 @@ impl RpcAgent {
         let members = self.participants(members)?;
         if within < Duration::from_micros(1) {
             return Err(RpcError::invalid(
-                "a gather within no time cannot succeed: name more",
+                "the timeout of a gather must be positive",
             ));
         }
         if code_kind() == CodeKind::Async {
             return Err(RpcError::invalid(
-                "an async function must not block: gather in a function in `blocking`",
+                "an async function must not block: call the gather in a function in `blocking`",
             ));
         }
         let leader = &members[0];
@@ -68,7 +68,7 @@ impl RpcAgent {
         for member in &members {
             let name = &member.info.name;
             let value = values.get(name).ok_or_else(|| {
-                let text = format!("the leader {} left out {name}", leader.info);
+                let text = format!("the leader {} sent no value of {name}", leader.info);
                 RpcError::new(RpcErrorKind::Protocol, text)
             })?;
             let mut incoming = Incoming::new(&member.info, &core.backend);
@@ -162,14 +162,12 @@ impl RpcAgent {
                     (RpcErrorKind::PeerLost, "was lost")
                 }
                 kind @ RpcErrorKind::PeerLost if error.worker.is_some() => (kind, "was lost"),
-                kind @ RpcErrorKind::Deadline if error.worker.is_some() => {
-                    (kind, "does not answer")
-                }
+                kind @ RpcErrorKind::Deadline if error.worker.is_some() => (kind, "did not answer"),
                 _ => return error,
             };
             // The call itself failed, so the leader is the missing member.
             let (name, why) = (&leader.info.name, &error.message);
-            let message = format!("{name}, which leads the gather, {how}: {why}");
+            let message = format!("{name}, the leader of the gather, {how}: {why}");
             let failed = RpcError {
                 kind,
                 message,

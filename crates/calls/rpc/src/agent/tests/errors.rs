@@ -85,7 +85,7 @@ fn a_message_over_the_limit_fails_its_call_in_both_directions_and_nothing_else()
     for error in [there, back] {
         assert_eq!(error.kind, RpcErrorKind::InvalidArgument, "{error}");
         assert_eq!(error.worker.as_ref().unwrap().name.as_str(), "w1");
-        for word in ["over the limit of 1048576", "raise `message_limit`"] {
+        for word in ["exceeds the limit of 1048576", "raise `message_limit`"] {
             assert!(error.message.contains(word), "{error}");
         }
     }

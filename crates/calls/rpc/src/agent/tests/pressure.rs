@@ -62,7 +62,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
         .wait()
         .unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Overloaded, "{error}");
-    assert!(error.message.contains("which is the limit"), "{error}");
+    assert!(error.message.contains("the limit is reached"), "{error}");
     for _ in 0..100 {
         agents[0].call("w2", NOTHING, &()).wait().unwrap();
     }

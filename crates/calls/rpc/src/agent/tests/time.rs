@@ -137,7 +137,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         };
         let start = format!("RPC ran for more than set timeout ({shown} ms) and will now be");
         // The callee may notice the timeout first.
-        let over = "the time for the call was over before it was begun";
+        let over = "the timeout of the call expired before it started";
         assert!(
             error.message.starts_with(&start) || error.message == over,
             "{error}"

@@ -108,7 +108,7 @@ fn a_peer_has_to_say_who_it_is_within_the_time_of_the_options() {
         let took = begun.elapsed();
         assert!(took >= greeting && took < LONGEST / 2, "{took:?}");
         let said = String::from_utf8_lossy(&said);
-        assert!(said.contains("did not say who it is in time"), "{said}");
+        assert!(said.contains("did not identify itself in time"), "{said}");
     }
 }
 
@@ -116,9 +116,9 @@ fn a_peer_has_to_say_who_it_is_within_the_time_of_the_options() {
 fn a_worker_of_another_job_is_refused_and_notified_why() {
     let token = |byte| Some(Token::new(&[byte; 32]).unwrap());
     for (ours, theirs, said) in [
-        (token(1), token(2), "another job token"),
-        (token(1), None, "has a job token and"),
-        (None, token(1), "has a job token and"),
+        (token(1), token(2), "different job tokens"),
+        (token(1), None, "has a job token, but"),
+        (None, token(1), "has a job token, but"),
     ] {
         let agents = over_tcp(vec![ours, theirs]);
         w1_is_refused(&agents, RpcErrorKind::Protocol, said);
@@ -138,7 +138,7 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
     };
     let made = Made::over(transports);
     let agents = super::made(2, &made, methods);
-    let said = "it says it is w0, and its certificate is for w1";
+    let said = "it claims to be w0, but its certificate is for w1";
     w1_is_refused(&agents, RpcErrorKind::Protocol, said);
     assert_eq!(agents[1].traffic().served, 0);
     // The certificate is accepted for the name that it contains.
@@ -171,7 +171,7 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
     // A worker of the same name is no successor: it belongs to another job, so another try would
     // fail too.
     w1_has_moved_to(&agents, &others, 1);
-    let said = "from an earlier or another job";
+    let said = "to an earlier or another job";
     w1_is_refused(&agents, RpcErrorKind::Protocol, said);
     assert_eq!(others[1].traffic().served + others[2].traffic().served, 0);
 }

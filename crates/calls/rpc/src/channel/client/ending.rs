@@ -88,10 +88,11 @@ impl Client {
 
     fn time_is_over(self: &Arc<Self>, id: u64, call: Call) {
         let what = if call.progress != Progress::Waits {
-            "it was sent and not answered. If it may take so long, give the call a longer timeout"
+            "the request was sent but not answered. If the call can take this long, give it a \
+             longer timeout"
         } else {
-            "it was not sent, since earlier calls use up what may be on its way. If it may take so \
-             long, give the call a longer timeout"
+            "the request was not sent, because earlier calls have reached the limit of calls in \
+             flight. If the call can take this long, give it a longer timeout"
         };
         let error = time_is_over(call.timeout.unwrap_or_default(), what);
         self.given_up(id, call, error);

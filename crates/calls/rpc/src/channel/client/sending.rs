@@ -59,8 +59,8 @@ impl Client {
             let waiting = calls.queue.len();
             drop(calls);
             let text = format!(
-                "{in_flight} calls with {bytes} bytes are on their way to it and {waiting} wait, \
-                 which is the limit: wait for some of them before making more"
+                "the limit is reached: {in_flight} calls with {bytes} bytes are in flight and \
+                 {waiting} are queued; wait for some of them before you make more"
             );
             return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
         }

@@ -55,8 +55,8 @@ pub(super) fn join(
         }
         if limit.is_over() {
             let message = format!(
-                "{clash} The one that has it seems to be dead, but could not be replaced within \
-                 {:.1} s",
+                "{clash} The worker that uses it seems to be dead, but could not be replaced \
+                 within {:.1} s",
                 limit.elapsed().as_secs_f64()
             );
             return Err(RpcError::new(RpcErrorKind::Deadline, message));
@@ -83,7 +83,7 @@ fn is_alive(
             // The list has changed: retry with the new one.
             Ok(()) => return Ok(false),
             Err(StoreError::WaitTimeout { .. }) => {}
-            Err(error) => return Err(store_failed("see whether a member lives", &error)),
+            Err(error) => return Err(store_failed("check whether a member is alive", &error)),
         }
         let now = peek(store, &beat)?;
         if now.is_some() && now != first {

@@ -135,7 +135,7 @@ impl DynamicGroup {
         deadline: Duration,
     ) -> Result<Self, RpcError> {
         if lease < SHORTEST_LEASE {
-            let message = format!("a lease of {lease:?} is too short: at least {SHORTEST_LEASE:?}");
+            let message = format!("the lease must be at least {SHORTEST_LEASE:?}, got {lease:?}");
             return Err(RpcError::invalid(message));
         }
         // The connections come first: a worker that cannot renew its lease must not join.
@@ -166,7 +166,7 @@ impl DynamicGroup {
             thread.map_err(|error| {
                 // The thread that exists ends with the group, which is dropped now.
                 let _ = group.leave();
-                RpcError::internal("failed to start a thread for the RPC group")(error)
+                RpcError::internal("cannot start a thread for the RPC group")(error)
             })
         };
         let beats = {

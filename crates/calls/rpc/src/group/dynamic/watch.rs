@@ -42,7 +42,7 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     remove(store, &keys.beat(shared.incarnation))?;
     let message = format!(
         "{} is no longer in its RPC group: it did not renew its lease for {:.1} s, so the other \
-         members removed it; it has to join again",
+         members removed it; it must join again",
         shared.view().me().info,
         shared.lease.as_secs_f64()
     );

@@ -207,7 +207,7 @@ fn a_device_that_the_receiver_has_not_is_its_error() {
     for backend in [backend, CpuOnly::shared()] {
         let error = decoded_with::<Tensor>(&payload, &backend).unwrap_err();
         assert!(
-            error.message.starts_with("there is no device cuda:7 here"),
+            error.message.starts_with("device cuda:7 does not exist"),
             "{error}"
         );
         assert_eq!(error.worker, Some(worker("caller")));

@@ -118,11 +118,7 @@ fn what_was_taken_in_is_given_back_if_the_value_is_wrong() {
 fn references_are_refused_where_nobody_deals_with_them() {
     let error = encoded(&reference("a")).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Serialization);
-    assert!(
-        error
-            .message
-            .ends_with("which this message cannot take along")
-    );
+    assert!(error.message.ends_with("which this message cannot contain"));
     let payload = forked(&reference("a"), &mut Forks::default()).unwrap();
     let error = decoded::<Reference>(&payload).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Serialization);

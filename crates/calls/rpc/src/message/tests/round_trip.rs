@@ -204,7 +204,7 @@ fn a_tensor_is_refused_elsewhere_and_says_why() {
     let error = serde_json::to_string(&matrix()).unwrap_err().to_string();
     assert!(error.starts_with("a tensor can only be serialised within an RPC message"));
     let error = serde_json::from_str::<Tensor>("0").unwrap_err().to_string();
-    assert!(error.starts_with("a tensor can only be made out of an RPC message"));
+    assert!(error.starts_with("a tensor can only be deserialised from an RPC message"));
     // The slot is empty after the message is done.
     encoded(&matrix()).unwrap();
     assert!(serde_json::to_string(&matrix()).is_err());
@@ -258,7 +258,7 @@ fn too_many_separate_tensors_are_refused() {
     let error = encoded(&(0..65536).map(|_| tensor()).collect::<Vec<_>>()).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Serialization);
     assert!(
-        error.message.contains("in 65536 separate pieces"),
+        error.message.contains("in 65536 separate blocks"),
         "{error}"
     );
 }

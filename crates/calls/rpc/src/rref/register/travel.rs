@@ -36,11 +36,13 @@ impl AgentReferences for Register {
         local: &LocalReference,
     ) -> Result<(ForkId, Vec<u8>), RpcError> {
         let Some(local) = local.downcast_ref::<Held>() else {
-            return Err(RpcError::invalid("this is not a reference of an agent"));
+            return Err(RpcError::invalid(
+                "the reference does not belong to an agent",
+            ));
         };
         if Register::of(&local.core).me() != self.me() {
             let text = format!(
-                "{} belongs to another agent of this process: use it with calls of that one",
+                "{} belongs to another agent of this process: use it with calls of that agent",
                 local.handle
             );
             return Err(RpcError::invalid(text));
@@ -57,7 +59,7 @@ impl AgentReferences for Register {
         };
         let bytes = postcard::to_stdvec(&travelling).map_err(|error| {
             self.tell(core, Input::NotSent(travelling.fork.fork));
-            RpcError::internal("a remote reference cannot be put into a message")(error)
+            RpcError::internal("cannot serialise a remote reference")(error)
         })?;
         Ok((travelling.fork.fork, bytes))
     }
@@ -69,11 +71,11 @@ impl AgentReferences for Register {
         fork: &[u8],
     ) -> Result<(LocalReference, Option<Confirmation>), RpcError> {
         let travelling: Travelling = postcard::from_bytes(fork).map_err(|error| {
-            let text = format!("a remote reference in the message cannot be read: {error}");
+            let text = format!("cannot deserialise a remote reference in the message: {error}");
             RpcError::new(RpcErrorKind::Serialization, text).with_worker(source.clone())
         })?;
         if travelling.fork.parent.id != source.id {
-            let text = "the message has a remote reference that another worker has passed on";
+            let text = "the message has a remote reference that another worker forwarded";
             let error = RpcError::new(RpcErrorKind::Protocol, text);
             return Err(error.with_worker(source.clone()));
         }
@@ -109,7 +111,10 @@ impl AgentReferences for Register {
             Ok(batch) => {
                 tracing::warn!(%from, says = %batch.from, "ignored messages about references");
             }
-            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
+            Err(error) => tracing::warn!(
+                %from, %error,
+                "cannot deserialise messages about references"
+            ),
         }
     }
 

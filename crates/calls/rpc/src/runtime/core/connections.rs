@@ -23,7 +23,7 @@ impl ClientOwner for Core {
         self.cut_off(client.worker().id);
         self.pool.clear();
         if error.kind == RpcErrorKind::Protocol {
-            tracing::warn!(worker = %client.worker(), %error, "gave up the connection to a worker");
+            tracing::warn!(worker = %client.worker(), %error, "closed the connection to a worker");
         }
     }
 }
@@ -61,7 +61,7 @@ impl Core {
         }
         let worker = caller.map(|caller| caller.worker.to_string());
         if error.kind == RpcErrorKind::Protocol {
-            tracing::warn!(worker, %error, "gave up the connection of a worker");
+            tracing::warn!(worker, %error, "closed the connection of a worker");
         }
     }
 

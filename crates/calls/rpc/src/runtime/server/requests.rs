@@ -39,7 +39,7 @@ impl Server {
         {
             let served = self.served.lock();
             if served.is_open(header.call) {
-                let text = format!("it made call {} twice", header.call);
+                let text = format!("it sent call {} twice", header.call);
                 return Err(RpcError::new(RpcErrorKind::Protocol, text));
             }
             if !served.window.has_room(share.beyond) {
@@ -48,8 +48,8 @@ impl Server {
                 // Parts that are borrowed here are returned when the frame is dropped.
                 let _ = self.arenas.borrow(&mut frame);
                 let text = format!(
-                    "{calls} calls of this worker with {bytes} bytes are open there, which is the limit: \
-                     wait for some of them before making more"
+                    "the limit is reached: {calls} calls of this worker with {bytes} bytes are \
+                     open there; wait for some of them before you make more"
                 );
                 self.reply(&header, Err(RpcError::new(RpcErrorKind::Overloaded, text)));
                 return Ok(());

@@ -302,12 +302,12 @@ async fn to_the_end(
 }
 
 fn cancelled() -> RpcError {
-    let text = "the call was cancelled before it was begun";
+    let text = "the call was cancelled before it started";
     RpcError::new(RpcErrorKind::Cancelled, text)
 }
 
 fn expired() -> RpcError {
-    let text = "the time for the call was over before it was begun";
+    let text = "the timeout of the call expired before it started";
     RpcError::new(RpcErrorKind::Deadline, text)
 }
 

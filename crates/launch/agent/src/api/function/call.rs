@@ -36,7 +36,7 @@ impl Call {
     pub(in super::super) fn prepare(function: &str, input: &Value) -> Result<Self, RunError> {
         let name = format!("{PREFIX}_{}", std::process::id());
         let directory = unique(&crate::host::own_temporary_directory(), &name)
-            .map_err(failed(function, "make a directory for it"))?;
+            .map_err(failed(function, "cannot create a directory for the call"))?;
         let call = Self {
             function: function.to_owned(),
             directory,
@@ -48,7 +48,7 @@ impl Call {
         let text = serde_json::to_vec(&request)
             .map_err(io::Error::from)
             .and_then(|text| fs::write(request_path(&call.directory), text));
-        text.map_err(failed(function, "write its input down"))?;
+        text.map_err(failed(function, "cannot write the input"))?;
         Ok(call)
     }
 
@@ -62,12 +62,12 @@ impl Call {
     pub(in super::super) fn returned(&self, pid: u32) -> Result<Option<Value>, RunError> {
         let text = match fs::read(return_path(&self.directory, pid)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(failed(&self.function, "read what it returned"))?,
+            read => read.map_err(failed(&self.function, "cannot read the return value"))?,
         };
         serde_json::from_slice(&text)
             .map(Some)
             .map_err(io::Error::from)
-            .map_err(failed(&self.function, "understand what it returned"))
+            .map_err(failed(&self.function, "cannot parse the return value"))
     }
 }
 

@@ -53,11 +53,12 @@ impl WorkerFunctions {
         E: Display,
     {
         let called = move |input: Value| {
-            let input = serde_json::from_value(input)
-                .map_err(|error| format!("the input is not what the function takes: {error}"))?;
+            let input = serde_json::from_value(input).map_err(|error| {
+                format!("the input does not match the function's argument: {error}")
+            })?;
             let value = function(input).map_err(|error| error.to_string())?;
             serde_json::to_value(value)
-                .map_err(|error| format!("what it returned cannot be carried over: {error}"))
+                .map_err(|error| format!("cannot serialise the return value: {error}"))
         };
         self.0.insert(name.to_owned(), Box::new(called));
         self
@@ -83,7 +84,7 @@ impl WorkerFunctions {
         match self.call(request) {
             Ok(value) => match leave(&directory, &value) {
                 Ok(()) => end(0),
-                Err(error) => fail(&format!("leave what the function returned: {error}")),
+                Err(error) => fail(&format!("cannot write the return value: {error}")),
             },
             Err(text) => fail(&text),
         }
@@ -93,8 +94,8 @@ impl WorkerFunctions {
         let name = request.function;
         let Some(function) = self.0.get(&name) else {
             return Err(format!(
-                "no function '{name}' is registered, only {self:?}: call `run_if_worker` with it \
-                 at the start of this program"
+                "function '{name}' is not registered, only {self:?}: register it and call \
+                 `run_if_worker` at the start of this program"
             ));
         };
         match catch_unwind(AssertUnwindSafe(|| function(request.input))) {
@@ -122,7 +123,7 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("with something that is no text")
+        .unwrap_or("with a payload that is not a string")
 }
 
 /// Writes an error file, prints the error on stderr, and exits with 1.
@@ -181,6 +182,9 @@ mod tests {
             "{unknown}"
         );
         let wrong = call("half", json!("x")).unwrap_err();
-        assert!(wrong.contains("not what the function takes"), "{wrong}");
+        assert!(
+            wrong.contains("does not match the function's argument"),
+            "{wrong}"
+        );
     }
 }

@@ -174,7 +174,7 @@ impl LiveView {
                 match self.open(ranks, target) {
                     Ok(writer) => *stream = Some(writer),
                     // The worker then shares the console, which only looks worse.
-                    Err(error) => tracing::debug!("no terminal for a worker: {error}"),
+                    Err(error) => tracing::debug!("cannot create a terminal for a worker: {error}"),
                 }
             }
         };

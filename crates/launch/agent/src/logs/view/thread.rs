@@ -186,11 +186,11 @@ impl View {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::debug!(
-                        "the relay of the workers' output ended ({error}); a thread replaces it"
+                        "the relay of the workers' output exited ({error}); a thread replaces it"
                     );
                     if let Err(error) = self.readers.replace_relay() {
                         tracing::error!(
-                            "the output of the workers cannot be read any more: {error}"
+                            "cannot read the output of the workers any longer: {error}"
                         );
                     }
                     self.relay = self.readers.relay();

@@ -193,8 +193,9 @@ fn variables_that_no_flag_reads_are_named_with_the_closest_one() {
     assert_eq!(
         unknown_variables(&command(Launcher::Torchrun), &environment),
         [
-            "the variable PET_MAX_RESTART has no effect: no flag reads it (did you mean 'PET_MAX_RESTARTS'?)",
-            "the variable PET_NPROC has no effect: no flag reads it",
+            "the variable PET_MAX_RESTART has no effect, because no flag reads it (did you mean \
+             'PET_MAX_RESTARTS'?)",
+            "the variable PET_NPROC has no effect, because no flag reads it",
         ]
     );
 }

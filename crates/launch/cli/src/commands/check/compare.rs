@@ -74,7 +74,7 @@ pub(super) fn together(all: &[Facts], seen: &BTreeMap<String, Seen>) -> Vec<Find
             Ok(_) => {}
         }
         match seen.get(&facts.node) {
-            None => findings.push(of("it went silent during the check".to_owned())),
+            None => findings.push(of("it was lost during the check".to_owned())),
             Some(seen) => findings.extend(
                 seen.unreachable
                     .iter()
@@ -234,7 +234,7 @@ mod tests {
         );
         seen.remove("b");
         assert!(
-            texts(together(&all, &seen)).contains(&"b: it went silent during the check".to_owned())
+            texts(together(&all, &seen)).contains(&"b: it was lost during the check".to_owned())
         );
     }
 }

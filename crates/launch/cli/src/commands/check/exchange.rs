@@ -130,7 +130,7 @@ impl<'a> Exchange<'a> {
             warn!(
                 target: reminder::TARGET,
                 left = left.as_secs(),
-                "waiting for nodes: {} of {nodes} have come, {first} has not; {} s left",
+                "waiting for nodes: {} of {nodes} have joined, {first} has not; {} s left",
                 nodes - absent.len(),
                 left.as_secs()
             );

@@ -86,7 +86,7 @@ pub(super) fn gather(node: String, environment: &Environment, directories: &[Pat
 
 fn free(path: &Path) -> Result<u64, String> {
     if !ThisHost.takes_files(path) {
-        return Err("cannot create a file there".to_owned());
+        return Err("cannot create a file".to_owned());
     }
     let found = statvfs(path).map_err(|error| error.to_string())?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
@@ -100,7 +100,7 @@ fn python(environment: &Environment) -> Result<Python, String> {
         |path| ThisHost.is_file(path),
         |path| ThisHost.is_program(path),
     );
-    let (path, _) = found.ok_or("there is no Python in VIRTUAL_ENV or PATH")?;
+    let (path, _) = found.ok_or("VIRTUAL_ENV and PATH contain no Python")?;
     let printed = run(Command::new(&path).args(["-c", VERSIONS]))?;
     let mut lines = printed.lines().map(str::to_owned);
     Ok(Python {
@@ -124,7 +124,7 @@ fn nvidia(gpus: usize) -> Vec<String> {
     }
 }
 
-const NOT_STARTED: &str = "it cannot be started";
+const NOT_STARTED: &str = "cannot start it";
 
 /// Returns the stdout of a program, which must exit with 0 in time.
 fn run(command: &mut Command) -> Result<String, String> {
@@ -135,7 +135,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     let mut child = command
         .spawn()
         .map_err(|error| format!("{NOT_STARTED}: {error}"))?;
-    let mut stdout = child.stdout.take().ok_or("its output cannot be read")?;
+    let mut stdout = child.stdout.take().ok_or("cannot read its output")?;
     let (sender, read) = channel();
     thread::spawn(move || {
         let mut text = String::new();
@@ -149,7 +149,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     match text {
         Err(_) => {
             let limit = PROGRAM_WITHIN.as_secs();
-            Err(format!("it did not end within {limit} s"))
+            Err(format!("it did not exit within {limit} s"))
         }
         Ok(_) if !status.success() => Err(format!("it failed ({status})")),
         Ok(text) => text.map_err(|error| error.to_string()),

@@ -11,7 +11,7 @@ pub(super) fn gpu_problems(printed: &str, gpus: usize) -> Vec<String> {
     let mut problems = Vec::new();
     let known = lines.iter().filter(|line| line.contains(',')).count();
     if known < gpus {
-        problems.push(format!("nvidia-smi knows {known} of {gpus} GPUs"));
+        problems.push(format!("nvidia-smi reports {known} of {gpus} GPUs"));
     }
     for line in lines {
         let Some((index, errors)) = line.split_once(',') else {

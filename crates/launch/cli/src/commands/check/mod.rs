@@ -164,15 +164,15 @@ fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
         );
     }
     for node in missing {
-        text += &format!("{node}: it did not come to the check\n");
+        text += &format!("{node}: the node did not join the check\n");
     }
     for Finding { node, text: what } in findings {
-        text += &format!("wrong with {node}: {what}\n");
+        text += &format!("problem on {node}: {what}\n");
     }
     let wrong = findings.len() + missing.len();
     text += &match wrong {
-        0 => format!("{} of {} nodes are fit\n", all.len(), all.len()),
-        _ => format!("{wrong} findings on {} nodes\n", all.len() + missing.len()),
+        0 => format!("{} of {} nodes passed the check\n", all.len(), all.len()),
+        _ => format!("{wrong} problems on {} nodes\n", all.len() + missing.len()),
     };
     show(&text);
 }

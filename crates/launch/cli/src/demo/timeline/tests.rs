@@ -125,7 +125,7 @@ fn the_story_as_it_should_go() {
        0.08 s  stopped   rank 0 by SIGTERM
        0.08 s  restart   1 of 1
        0.10 s  start     ranks 0, 1 as processes 102, 103
-       0.11 s  resumed   from the checkpoint of step 40; 7 steps are done again
+       0.11 s  resumed   from the checkpoint of step 40; 7 steps are repeated
        0.12 s  step       60  loss 0.0167  █
        0.13 s  done      120  loss 0.0123  99.0 % of the points told apart
        0.13 s  loss      █▁▁
@@ -179,7 +179,7 @@ fn a_story_with_a_part_missing_is_reported_as_such() {
     assert_eq!(without(4), "no worker was killed");
     assert_eq!(without(5), "the victim did not die of SIGKILL");
     assert_eq!(without(10), "the workers did not continue");
-    assert_eq!(without(12), "the training did not end");
+    assert_eq!(without(12), "the training did not finish");
     assert_eq!(without(14), "still running: process 103");
     let mut restarted = all_of_it();
     restarted[10] = met(0);

@@ -127,7 +127,7 @@ fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
     };
     assert_eq!(
         shown("this-node", ""),
-        "this node's agent, unless a store is at this-node:29400 already"
+        "this node's agent, unless a store is already at this-node:29400"
     );
     assert_eq!(
         shown("that-node:77", ""),
@@ -137,7 +137,7 @@ fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
     let list = "that-node:77,this-node,third";
     assert_eq!(
         shown(list, ""),
-        "the agent that is elected of those at that-node:77, this-node:77, third:77"
+        "the elected agent among those at that-node:77, this-node:77, third:77"
     );
     assert_eq!(
         shown(list, "voters=1"),
@@ -166,13 +166,13 @@ fn what_only_the_nodes_together_know_is_not_made_up() {
         "s.py",
     ];
     let shown = explained(&case(&line));
-    assert_eq!(value(&shown, "RANK"), "known when the nodes have met");
+    assert_eq!(value(&shown, "RANK"), "known after the rendezvous");
     assert_eq!(value(&shown, "LOCAL_RANK"), "0");
     assert_eq!(value(&shown, "nodes"), "2 to 4");
     let shown = explained(&case(&["--nproc-per-node", "12", "s.py"]));
     assert_eq!(value(&shown, "RANK"), "0, 1, … 11");
     assert_eq!(value(&shown, "WORLD_SIZE"), "12");
-    assert_eq!(value(&shown, "MASTER_PORT"), "a free one");
+    assert_eq!(value(&shown, "MASTER_PORT"), "a free port");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn bound_workers_show_their_processors() {
     case.machine.gpus = 2;
     let shown = explained(&case);
     let (processors, _, why) = line(&shown, "worker 1");
-    assert_eq!((&*processors, &*why), ("0-5", "device 1 is at NUMA node 0"));
+    assert_eq!((&*processors, &*why), ("0-5", "device 1 is on NUMA node 0"));
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn what_is_watched_is_explained_with_its_origin() {
     );
     assert_eq!(value(&shown, "health check"), "port 8080, all addresses");
     assert_eq!(
-        value(&shown, "where a worker hangs"),
-        "what the kernel tells"
+        value(&shown, "location of a hang"),
+        "the kernel's information"
     );
     assert!(
         case.explanation()

@@ -158,9 +158,10 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 
 #[test]
 fn settings_about_voters_that_have_no_effect_are_warned_of() {
-    let no_fence = "--rdzv-conf: fence=auto has no effect: it needs three nodes or more (--nnodes), voters, an endpoint with \
-                    a port, and --agent-restarts of 1 or more";
-    let list = "RDZV_CONTACT_POINTS has no effect with a list of endpoints, which says where the voters are";
+    let no_fence = "--rdzv-conf: fence=auto has no effect: it needs at least three nodes \
+                    (--nnodes), voters, an endpoint with a port, and --agent-restarts of at least 1";
+    let list = "RDZV_CONTACT_POINTS has no effect with a list of endpoints, because the list names \
+                the voters";
     for (flag, endpoint, options, expected) in [
         ("--nnodes=2", "h:1", "fence=auto", Some(no_fence)),
         ("--nnodes=3", "h:1", "fence=auto", None),
@@ -214,14 +215,10 @@ fn voters_that_cannot_be_are_refused() {
         (
             "a:1,b",
             "voters=3",
-            "3 voters need 3 endpoints, and the endpoint names 2: list them as a:29400,b,c",
+            "3 voters need 3 endpoints, but 2 are listed; list them as a:29400,b,c",
         ),
-        ("a:1,b,c", "voters=2", "voters is 2 and has to be 1, 3 or 5"),
-        (
-            "a:1,b,a",
-            "voters=3",
-            "the endpoint a:1 is in the list twice",
-        ),
+        ("a:1,b,c", "voters=2", "voters is 2, but must be 1, 3 or 5"),
+        ("a:1,b,a", "voters=3", "the endpoint a:1 is listed twice"),
     ] {
         let flags = [
             "--rdzv-backend=c10d",
@@ -238,14 +235,14 @@ fn voters_that_cannot_be_are_refused() {
 #[test]
 fn values_of_c10d_that_cannot_be_are_refused_before_anything_starts() {
     for (settings, sentence) in [
-        ("fence=maybe", "fence is maybe and has to be off or auto"),
+        ("fence=maybe", "fence is maybe, but must be off or auto"),
         (
             "node_timeout=0",
-            "node_timeout is 0 and has to be 0.5 to 3600 seconds",
+            "node_timeout is 0, but must be from 0.5 to 3600 seconds",
         ),
         (
             "fence_kill=0",
-            "fence_kill is 0 and has to be a number of seconds",
+            "fence_kill is 0, but must be a number of seconds",
         ),
         (
             "coordinator_timeout=0",
@@ -305,7 +302,8 @@ fn rdzv_run_refuses_a_signal_that_does_not_exist() {
     assert_eq!(
         refusal,
         Refusal::Usage(
-            "--signals-to-handle: there is no signal 'SIGFOO'; names are those of `kill -l`, with SIG in front"
+            "--signals-to-handle: signal 'SIGFOO' does not exist; use the names from `kill -l` \
+             with the prefix SIG"
                 .to_owned()
         )
     );

@@ -100,7 +100,7 @@ fn a_job_without_a_token_says_so_where_others_can_reach_it() {
         let warnings = warnings(&launch);
         let lines = warnings
             .iter()
-            .filter(|text| text.contains("no job token is given"));
+            .filter(|text| text.contains("this job has no token"));
         lines.count()
     };
     for reachable in [

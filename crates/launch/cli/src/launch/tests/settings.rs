@@ -51,7 +51,7 @@ fn a_limit_of_the_control_group_counts_for_processors() {
         panic!("{:?}", limited.notes)
     };
     for part in [
-        "is 2 and not 6",
+        "is 2 instead of 6",
         "/sys/fs/cgroup/cpu.max",
         "150000 of 100000",
     ] {
@@ -216,7 +216,7 @@ fn signal_names_become_numbers_and_unknown_ones_are_left_out() {
     assert_eq!(launch.plan.stop.signals_text, "SIGUSR1, SIGTERM,SIGFOO");
     assert_eq!(
         warnings(&launch),
-        ["Failed to register signal handler for SIGFOO: there is no signal of that name"]
+        ["Failed to register signal handler for SIGFOO: this signal does not exist"]
     );
     assert_eq!(case(&["s.py"]).launch().plan.stop.signals, [15, 2, 1, 3]);
 }

@@ -98,8 +98,8 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
     );
     assert_eq!(
         story.success().sentence(),
-        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 change of nodes \
-         (node-b is lost (killed))"
+        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 \
+         membership change (node-b is lost (killed))"
     );
 }
 
@@ -143,6 +143,7 @@ fn a_stop_counts_down_and_says_who_was_killed() {
     );
     assert_eq!(
         story.stopped(2, None)[0].text(),
-        "rdzv: ended by Ctrl-C (SIGINT) after 9.0 s; 4 workers ended, 2 of them by SIGKILL"
+        "rdzv: stopped by Ctrl-C (SIGINT) after 9.0 s; 4 workers exited, 2 of them killed by \
+         SIGKILL"
     );
 }

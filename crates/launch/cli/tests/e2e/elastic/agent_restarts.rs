@@ -37,7 +37,7 @@ fn a_job_outlives_each_of_its_agents() {
             await_round(&nodes, round);
             kill_agent(killed);
             round += 1;
-            let said = "the agent was killed (SIGKILL); started again (";
+            let said = "the agent was killed (SIGKILL); restarted (";
             killed.stderr.await_text(said, 1);
         }
         await_round(&nodes, round);
@@ -77,7 +77,7 @@ fn an_agent_that_is_killed_too_often_ends() {
     node.stdout.await_text("here 1", 1);
     kill(node.agent_pid(), Signal::KILL);
     let ended = node.wait().expect(-9);
-    ended.assert_stderr("rdzv: the agent was ended by SIGKILL");
+    ended.assert_stderr("rdzv: the agent was killed by SIGKILL");
     point.end();
 }
 
@@ -259,7 +259,7 @@ fn a_host_that_is_stopped_is_named_and_waited_for() {
     kill(agent, Signal::STOP);
     let stopped = Instant::now();
     // The kernel of the stopped agent answers, so the connection stays open.
-    let text = "for 3 s (it is connected and says nothing); the workers are not touched";
+    let text = "for 3 s (it is connected but sends nothing); the workers continue";
     other.stderr.await_text(text, 1);
     assert!(stopped.elapsed() < Duration::from_secs(10));
     kill(agent, Signal::CONT);

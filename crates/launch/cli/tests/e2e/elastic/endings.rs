@@ -28,7 +28,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
     let point = store_with(&["--coordinator-timeout", "1"]);
     let [runs, succeeds] = one_runs_while_the_other_has_succeeded(&point, "cat go");
-    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let line =
+        "the workers of this node have succeeded; waiting for the workers of the other nodes";
     succeeds.stderr.await_text(line, 1);
     for (pid, _) in point.store.as_ref().unwrap().processes() {
         kill(pid, Signal::KILL);
@@ -59,7 +60,10 @@ fn one_runs_while_the_other_has_succeeded(point: &RendezvousPoint, runs: &str) -
 fn one_fails_after_the_other_has_succeeded(point: RendezvousPoint) {
     let [fails, succeeds] = one_runs_while_the_other_has_succeeded(&point, "cat go; exit 7");
     assert!(!ends_within(succeeds.pid(), Duration::from_millis(500)));
-    let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
+    let named = format!(
+        "node 127.0.0.1_{}_0 has failed permanently",
+        fails.agent_pid()
+    );
     let before = Instant::now();
     fails.write("go", "");
     fails.wait().expect(1);
@@ -77,12 +81,15 @@ fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
     let fails = node("echo started; cat go; kill -SEGV $$$$");
     let others = [(), ()].map(|()| node("echo started; sleep 1000"));
     await_each([&fails, &others[0], &others[1]], "started\n", 1);
-    let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
+    let named = format!(
+        "node 127.0.0.1_{}_0 has failed permanently",
+        fails.agent_pid()
+    );
     fails.write("go", "");
     fails.wait().expect(1);
     for other in others {
         let ended = other.wait().expect(1);
-        ended.assert_last_error("", &[&named, "was ended by signal 11"]);
+        ended.assert_last_error("", &[&named, "was killed by signal 11"]);
     }
     point.end();
 }
@@ -220,7 +227,7 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
         let ended = other.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
-        let named = format!("(node rank {failing}) has failed for good");
+        let named = format!("(node rank {failing}) has failed permanently");
         ended.assert_stderr(&named);
         ended.assert_stderr("code 7");
         dies.wait().expect(1);
@@ -241,7 +248,7 @@ fn static_nodes_do_not_outlive_one_that_was_killed() {
         // After its keeper is killed, an agent leaves in order, or is lost with the store that it
         // hosts.
         let is_named = [
-            &format!("(node rank {killed}) has failed for good"),
+            &format!("(node rank {killed}) has failed permanently"),
             "the rdzv store at 127.0.0.1:",
         ]
         .map(|named| ended.stderr.contains(named));
@@ -263,7 +270,9 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
     // The text of each node, which contains the names of both.
     let said = nodes.map(|node| {
         let ended = node.wait().expect(1);
-        let said = ended.stderr.split_once("2 agents are node 1 of run none: ");
+        let said = ended
+            .stderr
+            .split_once("two agents of run none have node rank 1: ");
         let (_, names) = said.unwrap_or_else(|| panic!("{}", ended.stderr));
         let (names, _) = names.split_once("; give each node").unwrap();
         names.to_owned()
@@ -289,7 +298,7 @@ fn static_nodes_end_together_at_once_when_all_has_gone_well() {
 fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
     let [first, second] = two_static(["exit 0", "sleep 1; exit 7"]);
     let ended = first.wait().expect(1);
-    let named = "(node rank 1) has failed for good";
+    let named = "(node rank 1) has failed permanently";
     ended.assert_stderr(named);
     second.wait().expect(1);
 }
@@ -423,7 +432,8 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
 fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
     let runs = "echo runs; while ! test -e go; do sleep 0.05; done";
     let [first, second] = two_static([runs, "exit 0"]);
-    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let line =
+        "the workers of this node have succeeded; waiting for the workers of the other nodes";
     second.stderr.await_text(line, 1);
     terminated(second);
     first.write("go", "");

@@ -75,7 +75,9 @@ fn the_others_hear_of_it_as_of_the_end_of_a_process() {
     await_each(&nodes, "/2 at", 1);
     let [killed, other] = nodes;
     kill_together(&killed);
-    other.stderr.await_text("is lost: its process has ended", 1);
+    other
+        .stderr
+        .await_text("is lost: its process has exited", 1);
     other.stdout.await_text("/1 at", 1);
     assert!(killed.all_gone_within(DEADLINE));
     killed.wait().expect(-9);

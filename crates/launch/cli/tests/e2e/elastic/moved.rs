@@ -64,8 +64,8 @@ fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
     let second = store();
     service.stands_for(&second);
     let said = format!(
-        "the coordinator of round 0 was at {}, which is not an address of this one, and may still be running; 2 of 2 \
-         nodes have connected here",
+        "the coordinator of round 0 was at {}, which is not an address of this process, and may \
+         still be running; 2 of 2 nodes have connected here",
         service.point.endpoint
     );
     let store = second.store.unwrap();

@@ -320,7 +320,10 @@ fn an_agent_that_is_killed_is_the_voter_of_its_machine_again() {
         kill(nodes[killed].agent_pid(), Signal::KILL);
         for (number, node) in nodes.iter().enumerate() {
             if number != killed {
-                let text = format!("the process at 10.9.1.{}:29400 votes in place", killed + 1);
+                let text = format!(
+                    "the process at 10.9.1.{}:29400 replaces the voter",
+                    killed + 1
+                );
                 node.stderr.await_text(&text, 1);
             }
             node.stdout.await_text(&format!("round {round}\n"), 1);

@@ -121,7 +121,7 @@ fn the_fence_is_on_while_there_are_three_voters() {
 fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
     let group = Group::new("1:2");
     let mut nodes = group.complete(group.node(), 2);
-    nodes[0].stderr.await_text("if it ends in order, ", 1);
+    nodes[0].stderr.await_text("if it exits normally, ", 1);
     terminated(nodes.remove(0));
     nodes[0].stdout.await_text("/1 at", 1);
     let said = "this process coordinates the rendezvous in place of";
@@ -136,7 +136,7 @@ fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
 fn the_keeper_of_the_only_voter_may_be_killed() {
     let group = Group::new("1:2");
     let mut nodes = group.complete(group.node(), 2);
-    nodes[0].stderr.await_text("if it ends in order, ", 1);
+    nodes[0].stderr.await_text("if it exits normally, ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
     nodes[0].stdout.await_text("/1 at", 1);
@@ -209,7 +209,7 @@ fn a_new_node_finds_the_group_by_an_agent_that_shares_the_machine_of_the_endpoin
     kill_machine(nodes.remove(0));
     nodes[1]
         .stderr
-        .await_text("this node tells new ones there", 1);
+        .await_text("this node redirects new nodes from there", 1);
     nodes.push(group.node_elsewhere());
     nodes[2].stdout.await_text("/3 at", 1);
     group.gate.finish_without_failures(nodes);

@@ -58,10 +58,7 @@ fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {
     }
     let ended = terminated(point.store.unwrap()).expect(0);
     // Earlier processes may have been killed before they could log the line.
-    let last = format!(
-        "the store was killed (SIGKILL); started again ({} of",
-        rounds()
-    );
+    let last = format!("the store was killed (SIGKILL); restarted ({} of", rounds());
     ended.assert_stderr(&last);
 }
 

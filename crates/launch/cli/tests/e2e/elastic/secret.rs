@@ -147,7 +147,7 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
         ..TcpStoreOptions::new(host, port.parse().unwrap())
     });
     let text = foreign.unwrap_err().to_string();
-    assert!(text.contains("another job token"), "{text}");
+    assert!(text.contains("a different job token"), "{text}");
     let mut reflecting = TcpStream::connect(&point.endpoint).unwrap();
     reflecting.set_read_timeout(Some(DEADLINE)).unwrap();
     reflecting.write_all(&handshake::hello([1; 32])).unwrap();
@@ -233,7 +233,7 @@ fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
         ended.stderr
     };
     let text = node(&["--token-file", theirs.to_str().unwrap()]);
-    assert!(text.contains("another job token"), "{text}");
+    assert!(text.contains("a different job token"), "{text}");
     let text = node(&[]);
     assert!(text.contains("--token-file"), "{text}");
     point.end();
@@ -372,7 +372,7 @@ fn three_nodes_meet_over_tls() {
         let point = first_agent();
         let started = start(nodes(&point, flags));
         let answered = answer(&point.endpoint, &[preamble(), close()].concat());
-        assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
+        assert!(answered.starts_with(b"rdzv refuses: this store requires TLS"));
         finish(started);
     });
 }
@@ -409,7 +409,7 @@ fn static_nodes_with_a_token_keep_their_keys_from_workers() {
 fn a_token_that_cannot_be_used_is_a_usage_error() {
     let job = run_shell(&["--token-file=token"], "true").file("token", "short");
     let ended = job.expect(2);
-    ended.assert_stderr("5 bytes can be guessed");
+    ended.assert_stderr("5 bytes is too easy to guess");
     run_shell(&["--token-file=nowhere"], "true").expect(2);
     let ended = run_shell(&["--torch-clients=any"], "true").expect(2);
     ended.assert_stderr("needs a job token");

@@ -46,7 +46,7 @@ fn failure_elsewhere(point: RendezvousPoint) {
     assert_eq!(first["stderr_tail"][0], "ValueError: no more data");
     assert_eq!(there["outcome"], "failed");
     let error = there["error"].as_str().unwrap();
-    assert!(error.contains("has failed for good"), "{error}");
+    assert!(error.contains("has failed permanently"), "{error}");
     let line = format!(
         "rdzv: first failure of the job: rank {} (local rank 0, pid ",
         first["rank"]

@@ -129,7 +129,7 @@ fn a_machine_that_comes_back_votes_again() {
         let since: Vec<usize> = since.collect();
         nodes.push(node(&point, &gate));
         let votes = |(node, since): (&Running, &usize)| {
-            node.stderr.so_far()[*since..].contains("votes in place of the one that has ended")
+            node.stderr.so_far()[*since..].contains("replaces the voter that exited")
         };
         let what = format!("machine {lost} votes again");
         poll_for(&what, || nodes.iter().zip(&since).all(votes));
@@ -160,7 +160,7 @@ fn a_node_that_is_started_again_at_once_votes_again() {
     // The old agent exits soon, and holds its port until its exit.
     nodes.push(node(&point, &gate));
     for node in &nodes[..2] {
-        let text = "votes in place of the one that has ended";
+        let text = "replaces the voter that exited";
         node.stderr.await_text(text, 1);
     }
     expect_killed(dead);
@@ -196,8 +196,7 @@ fn a_job_does_not_begin_before_every_voter_is_there() {
     gate.open();
     let first = [1, 2].map(|_| node(&point, &gate));
     for node in &first {
-        node.stderr
-            .await_text("waiting until all voters are there", 1);
+        node.stderr.await_text("waiting for all voters to join", 1);
         assert_eq!(node.stdout.so_far(), "");
     }
     let last = node(&point, &gate);
@@ -226,8 +225,7 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     };
     let others = [with(&right), with(&right)];
     for node in &others {
-        node.stderr
-            .await_text("waiting until all voters are there", 1);
+        node.stderr.await_text("waiting for all voters to join", 1);
     }
     let began = Instant::now();
     let ended = with(&wrong).wait().expect(1);
@@ -236,14 +234,11 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     assert!(took < Duration::from_secs(20), "{took:?}");
     let endpoints: Vec<&str> = point.endpoint.split(',').collect();
     for endpoint in &endpoints[..2] {
-        let why = format!("{endpoint}: it has proven another job token");
+        let why = format!("{endpoint}: it has a different job token");
         ended.assert_stderr(&why);
     }
     ended.assert_stderr("--token-file");
-    let named = format!(
-        "the process at {} is one of the voters and cannot be talked to",
-        endpoints[2]
-    );
+    let named = format!("cannot authenticate with the voter at {}", endpoints[2]);
     for node in &others {
         node.stderr.await_text(&named, 1);
     }
@@ -373,7 +368,7 @@ fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
     for round in 1..=rounds() {
         store.stderr.await_text(coordinates, round);
         kill_service(&store);
-        nodes[0].stderr.await_text("votes in place", round);
+        nodes[0].stderr.await_text("replaces the voter", round);
     }
     store.stderr.await_text(coordinates, rounds() + 1);
     for node in &nodes {
@@ -394,10 +389,10 @@ fn a_store_that_cannot_be_a_voter_says_why() {
     for (list, text) in [
         (
             "127.0.0.1:29400",
-            "names 1 of the voters and has to be the list of all 3 or 5",
+            "names 1 voters, but must list all 3 or 5",
         ),
-        ("127.0.0.1,127.0.0.2,127.0.0.1", "is in the list twice"),
-        ("203.0.113.1,203.0.113.2,203.0.113.3", "is this machine"),
+        ("127.0.0.1,127.0.0.2,127.0.0.1", "is listed twice"),
+        ("203.0.113.1,203.0.113.2,203.0.113.3", "is on this machine"),
     ] {
         let ended = rdzv(["store", "--join", list]).expect(2);
         ended.assert_stderr(text);

@@ -209,7 +209,7 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
         let node = point.node(&flags, "exit 9").start();
         let said = terminated_when_it_says(node, "waiting for nodes: 1 of 3 (127.0.0.1); 4:5");
         assert!(
-            said.contains("left; start the same command on the others"),
+            said.contains("left; start the same command on the other nodes"),
             "{said}"
         );
         assert_eq!(said.matches("waiting for nodes").count(), 1, "{said}");
@@ -220,7 +220,7 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 fn a_node_in_reserve_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let line =
-        "in reserve: the job has its 1 node (127.0.0.1); this one joins when one of them is lost";
+        "in reserve: the job has its 1 node (127.0.0.1); this node joins when one of them is lost";
     for (point, more) in [
         (first_agent(), "--rdzv-conf=store_type=tcp"),
         (at_file(&folder), "--rdzv-conf=store_type=file"),
@@ -242,7 +242,7 @@ fn a_check_of_the_node_that_lasts_is_spoken_of() {
     let node = point.node(&["--nnodes=1:1", check], "echo started").start();
     let line = "waiting for the check of this node; 5";
     node.stderr.await_text(line, 1);
-    let rest = " s left; it runs `until [ -e fit ]; do sleep 0.01; done`\n";
+    let rest = " s left; the command is `until [ -e fit ]; do sleep 0.01; done`\n";
     assert!(node.stderr.so_far().contains(rest));
     assert_eq!(node.stdout.so_far(), "");
     node.write("fit", "");
@@ -257,12 +257,12 @@ fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
         (
             store(),
             "--rdzv-conf=store_type=tcp",
-            "waiting for the node with rank 0 to say where the workers of round 0 meet; ",
+            "waiting for the node with rank 0 to publish the endpoint of the workers of round 0; ",
         ),
         (
             at_file(&folder),
             "--rdzv-conf=store_type=file",
-            "waiting for the node with rank 0 (127.0.0.1) to say where the workers meet; ",
+            "waiting for the node with rank 0 (127.0.0.1) to publish the endpoint of the workers; ",
         ),
     ] {
         let flags = ["--nnodes=2", more];
@@ -294,7 +294,7 @@ fn a_node_that_waits_for_the_ranks_of_another_says_so() {
         ..TcpStoreOptions::new("127.0.0.1", port)
     };
     let _other = TcpStore::connect(other).unwrap();
-    let line = "waiting for what other agents say of their ranks: 1 of ";
+    let line = "waiting for the ranks of other agents: 1 of ";
     terminated_when_it_says(node, line);
 }
 
@@ -310,7 +310,7 @@ fn a_node_that_the_rendezvous_does_not_let_go_says_so() {
     }
     node.write("go", "");
     node.stderr
-        .await_text("waiting for the rendezvous to let go of this node; ", 1);
+        .await_text("waiting to leave the rendezvous; ", 1);
     for (pid, _) in served {
         kill(pid, Signal::CONT);
     }
@@ -345,7 +345,8 @@ fn each_wait_for_an_endpoint_says_why_it_lasts() {
         (
             format!("--node-rank=0 --master-addr={host} --master-port={port}"),
             format!(
-                "waiting for nodes: 1 of 2 have come to {free}; start the same command on the others"
+                "waiting for nodes: 1 of 2 have joined at {free}; start the same command on the \
+                 other nodes"
             ),
         ),
         (format!("--rdzv-backend=etcd {patient}"), etcd.clone()),
@@ -382,7 +383,7 @@ until [ -e bound ]; do sleep 0.01; done
     --no-python true 2>&1 || { kill $!; wait $! || true; }'
 "#;
     let node = shell(script).start();
-    let line = "no name server has said where 'node-b' is; ";
+    let line = "no name server has answered the lookup of 'node-b'; ";
     if !node.says_before_it_ends(line) {
         let ended = node.wait();
         assert!(
@@ -418,7 +419,8 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
         at("--node-rank=1", "echo started; cat go").pipe("go"),
     ];
     let late = late.map(Job::start);
-    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let line =
+        "the workers of this node have succeeded; waiting for the workers of the other nodes";
     for (early, late) in early.into_iter().zip(late) {
         early.stderr.await_text(line, 1);
         late.write("go", "");
@@ -439,7 +441,7 @@ cat go";
     let flags = ["--nproc-per-node=2", "--max-restarts=1", "--settle-delay=4"];
     let node = run_shell(&flags, script).pipe("go").start();
     node.stderr.await_text("waiting for rank 1 to end; 2", 1);
-    node.stderr.await_text(" s left; then they are killed", 1);
+    node.stderr.await_text(" s left; then SIGKILL follows", 1);
     node.write("go", "");
     node.stderr.await_text(
         "waiting before the next attempt, as configured; 2 s left",
@@ -510,7 +512,7 @@ fn a_port_of_something_else_is_distinguished_from_a_store() {
     let (endpoint, conf) = (address.to_string(), "--rdzv-conf=read_timeout=2,is_host=0");
     let ended = node_at(&endpoint, &["--rdzv-backend=c10d", conf]).expect(1);
     ended.assert_last_error(
-        "RendezvousConnectionError: something that is no store was found",
+        "RendezvousConnectionError: no store was found",
         &[&endpoint, "--rdzv-endpoint"],
     );
     std::io::Write::write_all(&mut std::net::TcpStream::connect(address).unwrap(), b".").unwrap();

@@ -118,7 +118,8 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", "http")
         .env("LOGLEVEL", "INFO")
         .expect(0);
-    let expected = "TORCHELASTIC_HEALTH_CHECK_PORT='http' is no port, so there is no health check";
+    let expected =
+        "TORCHELASTIC_HEALTH_CHECK_PORT='http' is not a port, so there is no health check";
     ended.assert_stderr(expected);
 
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

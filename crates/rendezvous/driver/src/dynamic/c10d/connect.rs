@@ -56,7 +56,7 @@ pub(super) fn at_tcp(
         }
         match meet(reached, endpoint, options, onlookers) {
             Err(error) if again < MOST_AGAIN => {
-                tracing::debug!(%error, "lost the c10d store after the connect; searching again");
+                tracing::debug!(%error, "lost the c10d store after connecting; searching again");
                 again += 1;
             }
             ended => return ended,
@@ -78,8 +78,8 @@ fn warn_of_another_run(
     let hosted_for = store.get(HOSTED_FOR)?;
     if *hosted_for != *options.run_id.as_str().as_bytes() {
         tracing::warn!(
-            "the store at {endpoint} is hosted by an agent of run '{}', and ends soon after that run: give run \
-             '{}' a separate port",
+            "the store at {endpoint} is hosted by an agent of run '{}' and stops soon after that \
+             run ends; use a different port for run '{}'",
             String::from_utf8_lossy(&hosted_for),
             options.run_id
         );
@@ -345,11 +345,12 @@ fn serve_or_call(
         if !std::mem::replace(&mut is_said, true) {
             match &hindrance {
                 None => tracing::info!(
-                    "another process has the port of {endpoint}, so this one is a client of its store"
+                    "another process listens on the port of {endpoint}; this process connects to \
+                     its store"
                 ),
                 Some(why) => tracing::warn!(
-                    "this node cannot host the c10d store at {endpoint} ({why}), so it looks for one \
-                     there"
+                    "this node cannot host the c10d store at {endpoint} ({why}); it tries to \
+                     connect to a store there"
                 ),
             }
         }
@@ -367,8 +368,8 @@ fn serve_or_call(
                     tracing::warn!(
                         target: reminder::TARGET,
                         left = left.as_secs(),
-                        "no store has answered at {peer} ({reason}); {} s left; check that the address and \
-                         port are those of the job's store",
+                        "no store has answered at {peer} ({reason}); {} s left; check that this is \
+                         the address and port of the job's store",
                         left.as_secs()
                     );
                 }
@@ -378,7 +379,7 @@ fn serve_or_call(
                         attempts: tried,
                         reason: match hindrance {
                             None => reason,
-                            Some(why) => format!("{reason}; and this node cannot host one: {why}"),
+                            Some(why) => format!("{reason}; this node cannot host a store: {why}"),
                         },
                         elapsed: started.elapsed(),
                     });
@@ -491,7 +492,7 @@ mod tests {
             serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap_err();
         let error = error.to_string();
         assert!(
-            error.contains("cannot host one: permission denied"),
+            error.contains("cannot host a store: permission denied"),
             "{error}"
         );
         assert!(error.contains("refused"), "{error}");

@@ -32,10 +32,13 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Advice if voters cannot be reached.
-const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them, or wait longer with --rdzv-conf join_timeout=SECONDS";
+const REMEDY: &str = "check that an agent with the same list of endpoints is running at each \
+                      endpoint, or wait longer with --rdzv-conf join_timeout=SECONDS";
 
 /// Advice if voters of an open group cannot be reached.
-const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS; --rdzv-conf join_timeout=SECONDS waits longer";
+const REMEDY_OPEN: &str = "check that an agent of the job is running at the endpoint, or set \
+                           RDZV_CONTACT_POINTS to the addresses of its voters; --rdzv-conf \
+                           join_timeout=SECONDS waits longer";
 
 /// Joins the elected coordinator, as a voter if an endpoint is on this machine.
 pub(super) fn at_one_of(
@@ -111,8 +114,8 @@ pub(super) fn find_elsewhere(
             }
             Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
                 target: reminder::TARGET,
-                "no coordinator is known at the endpoint and the contact points ({why}); {} s left; check that \
-                 RDZV_CONTACT_POINTS names voters that live",
+                "no coordinator was found through the endpoint and the contact points ({why}); {} \
+                 s left; check that RDZV_CONTACT_POINTS names running voters",
                 timeout.saturating_sub(started.elapsed()).as_secs()
             ),
             Err(_) => {}
@@ -159,10 +162,11 @@ pub(super) fn await_coordinator(
         let elapsed = started.elapsed();
         if let Some(refusals) = search.refusals() {
             return Err(RendezvousError::Unreachable {
-                what: format!("more than half of the voters cannot be talked to ({refusals})"),
+                what: format!("cannot authenticate with more than half of the voters ({refusals})"),
                 endpoint: options.endpoint(),
                 elapsed: Some(elapsed),
-                remedy: "give this agent the --token-file and the --tls-* files that the others have",
+                remedy: "start this agent with the same --token-file and --tls-* files as the \
+                         other agents",
             });
         }
         if elapsed >= timeout || search.has_lost_endpoint() {
@@ -180,7 +184,7 @@ pub(super) fn await_coordinator(
             tracing::warn!(
                 target: reminder::TARGET,
                 left,
-                "waiting until all voters are there and have elected a coordinator ({what}); {left} s left"
+                "waiting for all voters to join and elect a coordinator ({what}); {left} s left"
             );
         }
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
@@ -195,7 +199,7 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
     Arc::new(move || Wait {
         case: Case::W5,
         sentence: format!(
-            "waiting until all voters are there and have elected a coordinator ({what}); {} s left",
+            "waiting for all voters to join and elect a coordinator ({what}); {} s left",
             timeout.saturating_sub(started.elapsed()).as_secs()
         ),
         missing: missing.clone(),
@@ -236,8 +240,8 @@ fn meet(
     };
     match met {
         Met::Coordinator(native) => Ok(*native),
-        Met::Voter => Err(unfit("it is a voter that is not the coordinator")),
-        Met::Store => Err(unfit("there is a store that is no voter")),
+        Met::Voter => Err(unfit("a voter that is not the coordinator answered")),
+        Met::Store => Err(unfit("a store that is not a voter answered")),
     }
 }
 

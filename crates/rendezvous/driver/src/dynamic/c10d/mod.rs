@@ -289,7 +289,10 @@ impl RendezvousBackend for C10dRendezvous {
                         && !self.formed.load(Ordering::Acquire) =>
                 {
                     again += 1;
-                    tracing::info!(%error, "lost the c10d store before the first round; looking for it again");
+                    tracing::info!(
+                        %error,
+                        "lost the c10d store before the first round; searching again"
+                    );
                     self.calls.0.lock().joining = None;
                     self.connected.take();
                 }

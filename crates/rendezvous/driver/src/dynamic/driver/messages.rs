@@ -36,8 +36,8 @@ impl Messages {
                 self.lost_nodes(&nodes, gone, known)
             }
             participant::ParticipantChange::Dropped => format!(
-                "the other nodes took this one for lost, because they had not heard of it for {} s: \
-                 was it suspended, or is its clock wrong?",
+                "the other nodes treated this node as lost, because they received no heartbeat \
+                 from it for {} s; check whether it was suspended or its clock is wrong",
                 self.settings.lost_after().as_secs()
             ),
             participant::ParticipantChange::Closed => return Change::Closed,
@@ -55,7 +55,7 @@ impl Messages {
         let silent =
             |node: &NodeDesc| known.is_some_and(|known| known.last_heartbeats.contains_key(node));
         let how = if nodes.iter().all(|node| gone.contains(node)) {
-            "ended without a word"
+            "exited without a message"
         } else if nodes.iter().any(silent) {
             "missed its heartbeats"
         } else {
@@ -78,11 +78,12 @@ impl Messages {
             },
             ParticipantFailure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
                 what: format!(
-                    "other agents changed the state of run '{run_id}' before this one could, every time,"
+                    "every attempt to change the state of run '{run_id}' failed, because other \
+                     agents changed it first,"
                 ),
                 endpoint,
                 elapsed: Some(elapsed),
-                remedy: "let losers pause with --rdzv-conf cas_backoff_max_seconds=1",
+                remedy: "add a random pause between attempts with --rdzv-conf cas_backoff_max_seconds=1",
             },
         }
     }
@@ -97,10 +98,10 @@ impl Messages {
     /// Returns the error for requests after the connection was lost.
     pub(super) fn lost_before(&self, why: &str) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: format!("the rendezvous was lost before ({why})"),
+            what: format!("the connection to the rendezvous was lost earlier ({why})"),
             endpoint: self.endpoint.clone(),
             elapsed: None,
-            remedy: "start the agent again when the store is back",
+            remedy: "restart the agent when the store is available again",
         }
     }
 }
@@ -196,7 +197,7 @@ mod tests {
         let lost = || participant::ParticipantChange::NodesLost(vec![node(1)]);
         assert_eq!(
             reason(lost(), &[1], &empty),
-            "node 10.0.0.5_1_0 is lost (ended without a word)"
+            "node 10.0.0.5_1_0 is lost (exited without a message)"
         );
         assert_eq!(
             reason(lost(), &[], &silent),
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "run 'run' had 1 of at least 2 nodes after 4.0 s of waiting at c10d store \
-             10.0.0.1:29400 (joined: 10.0.0.5_1_0). Check that the other agents run with the same \
+             10.0.0.1:29400 (joined: 10.0.0.5_1_0)\nhelp: check that the other agents run with the same \
              --rdzv-id and --rdzv-endpoint and can reach it, or wait longer with --rdzv-conf \
              join_timeout=SECONDS"
         );

@@ -217,10 +217,10 @@ impl Driver {
 
     fn task_ended(&self) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: "the task of the rendezvous has ended".to_owned(),
+            what: "the rendezvous task has stopped".to_owned(),
             endpoint: self.endpoint.clone(),
             elapsed: None,
-            remedy: "this is a defect of rdzv; its log says more",
+            remedy: "report this bug in rdzv with the log of this agent",
         }
     }
 
@@ -281,7 +281,7 @@ impl RendezvousBackend for Driver {
             }
             tracing::info!(
                 round = formed.round,
-                "a node was lost before the workers could be started; joining again"
+                "a node was lost before the workers were started; joining the next round"
             );
         }
     }
@@ -349,7 +349,7 @@ impl RendezvousBackend for Driver {
         }
         let closed = self.set_closed();
         if let Err(error) = &closed {
-            tracing::debug!(%error, "could not close the rendezvous");
+            tracing::debug!(%error, "cannot close the rendezvous");
         }
         self.end();
         closed.is_ok()
@@ -366,7 +366,7 @@ impl Driver {
         if let Some(task) = self.task.take()
             && !task.join()
         {
-            tracing::error!("the task of the rendezvous panicked");
+            tracing::error!("the rendezvous task panicked");
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn reported(round: &dyn Store, me: &str) -> Option<(String, String)> 
         .check(&[ANNOUNCED])
         .and_then(|notified| notified.then(|| round.get(KEY)).transpose());
     let value = looked
-        .inspect_err(|error| tracing::debug!(%error, "cannot look for failures of other nodes"))
+        .inspect_err(|error| tracing::debug!(%error, "cannot check for failures of other nodes"))
         .ok()??;
     let (node, reason) = parse(&value);
     (node != me).then_some((node, reason))

@@ -305,7 +305,7 @@ impl Connection {
                 self.is_searching = false;
                 // The next connection comes after the search.
                 if has_moved && self.link.is_some() {
-                    self.broken("another voter coordinates now".to_owned())
+                    self.broken("another voter is now the coordinator".to_owned())
                         .await;
                 }
             }
@@ -438,8 +438,8 @@ impl Connection {
                 tracing::warn!(
                     target: reminder::TARGET,
                     left = left.as_secs(),
-                    "[{}] waiting for the node with rank 0 to say where the workers of round {round} meet; {} s \
-                     left",
+                    "[{}] waiting for the node with rank 0 to publish the endpoint of the workers \
+                     of round {round}; {} s left",
                     escape(self.client.run()),
                     left.as_secs()
                 );
@@ -450,9 +450,9 @@ impl Connection {
             }
             Output::Undecided(address) => {
                 tracing::warn!(
-                    "[{}] {} cannot tell whether the previous coordinator (at {}, not a local address) is still \
-                     running; the workers are not touched; if it has ended, restart this process with \
-                     --rdzv-conf recover=true (rdzv store: --recover)",
+                    "[{}] {} cannot tell whether the previous coordinator (at {}, not a local \
+                     address) is still running; the workers continue; if it has exited, restart \
+                     this process with --rdzv-conf recover=true (rdzv store: --recover)",
                     escape(self.client.run()),
                     endpoint(self.address),
                     escape(&address),
@@ -547,13 +547,13 @@ impl OfVoters {
                 Found::Voter(_) => {
                     let candidate = self.candidate.as_ref();
                     let candidate =
-                        candidate.ok_or("there is a voter that is not the coordinator")?;
+                        candidate.ok_or("a voter that is not the coordinator answered")?;
                     // The voter knows the endpoint of the coordinator.
                     let endpoint = candidate.endpoint.clone();
                     self.search = Some(Search::of_open_group(endpoint, &[]));
                 }
                 Found::Store => {
-                    let what = "there is another store now, which hosts no rendezvous";
+                    let what = "another store, which does not host a rendezvous, answered";
                     return Err(what.to_owned());
                 }
             }

@@ -221,7 +221,7 @@ impl Native {
             }
             // The coordinator is lost again. The round is lost with it, or soon recovered.
             // Without the store, this node misses notices of the scheduler to other nodes.
-            Err(error) => tracing::warn!(%error, "the store at the coordinator cannot be reached"),
+            Err(error) => tracing::warn!(%error, "cannot connect to the coordinator's store"),
         }
     }
 
@@ -280,7 +280,7 @@ impl Native {
         let (sender, answer) = mpsc::sync_channel(1);
         self.send(command(sender));
         answer.recv().map_err(|_| {
-            let what = "the task that keeps the connection has ended".to_owned();
+            let what = "the connection task has stopped".to_owned();
             unreachable(self.endpoint.clone(), what, None)
         })
     }
@@ -294,10 +294,7 @@ impl Native {
         if let Some(task) = self.task.take() {
             self.send(Command::End);
             if !task.join() {
-                tracing::error!(
-                    endpoint = self.endpoint,
-                    "the task of the connection panicked"
-                );
+                tracing::error!(endpoint = self.endpoint, "the connection task panicked");
             }
         }
     }
@@ -366,7 +363,7 @@ impl RendezvousBackend for Native {
             passed.map_err(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
-                        format!("the workers of other nodes have not ended round {round}"),
+                        format!("the workers of other nodes have not finished round {round}"),
                         timeout,
                     ),
                     mpsc::RecvTimeoutError::Disconnected => {
@@ -410,7 +407,7 @@ impl RendezvousBackend for Native {
     fn shutdown(&mut self) -> bool {
         let closed = self.set_closed();
         if let Err(error) = &closed {
-            tracing::warn!(run_id = %self.run_id, %error, "the rendezvous could not be closed");
+            tracing::warn!(run_id = %self.run_id, %error, "cannot close the rendezvous");
         }
         self.end();
         closed.is_ok()
@@ -434,12 +431,12 @@ fn unreachable(endpoint: String, what: String, elapsed: Option<Duration>) -> Ren
         elapsed,
         remedy: match elapsed {
             None => {
-                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
-                 reached from here"
+                "check that the agent or the `rdzv store` that hosts the endpoint is running and \
+                 reachable from this host"
             }
             Some(_) => {
-                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
-                 reached from here; --rdzv-conf coordinator_timeout=SECONDS waits longer"
+                "check that the agent or the `rdzv store` that hosts the endpoint is running and \
+                 reachable from this host; --rdzv-conf coordinator_timeout=SECONDS waits longer"
             }
         },
     }

@@ -107,10 +107,7 @@ impl Onlooking {
 
     /// Reports that the connection is back after `took`.
     pub(super) fn reattached(&mut self, client: &NativeClient, endpoint: &str, took: Duration) {
-        let message = format!(
-            "connected to {endpoint} again after {} ms",
-            took.as_millis()
-        );
+        let message = format!("reattached to {endpoint} after {} ms", took.as_millis());
         let coordinator = self.coordinator.clone();
         let event = GroupEvent::Reattached { coordinator, took };
         self.record(client, message, Some(event));
@@ -133,12 +130,12 @@ impl Onlooking {
 
     /// Warns that there is no coordinator, and reports the wait.
     pub(super) fn miss(&mut self, run: &str, endpoint: String, missing: Missing) {
-        let (run, silent) = (escape(run), "it is connected and says nothing");
+        let (run, silent) = (escape(run), "it is connected but sends nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
         let workers = if missing.is_fenced {
             "the workers are fenced"
         } else {
-            "the workers are not touched"
+            "the workers continue"
         };
         let began = Instant::now();
         let sentence = move || {

@@ -116,7 +116,7 @@ impl VoterCandidate {
         if let Some(note) = &mut self.note
             && let Err(error) = note.keep_members(members.to_vec())
         {
-            tracing::error!("the note for the next agent cannot be written: {error}");
+            tracing::error!("cannot write the record for the next agent: {error}");
         }
         false
     }

@@ -165,7 +165,10 @@ impl Link {
                 Ok(channel) => {
                     self.refused = None;
                     if let Err(error) = self.serve(channel).await {
-                        tracing::debug!(peer = %self.peer, %error, "a connection to another voter broke");
+                        tracing::debug!(
+                            peer = %self.peer, %error,
+                            "a connection to another voter failed"
+                        );
                     }
                     // The rest of a frame is useless on the next connection.
                     *self.shared.channel.lock() = None;
@@ -184,10 +187,7 @@ impl Link {
     fn report(&mut self, error: ProbeError) {
         match error {
             ProbeError::Refused(why) if self.refused.as_ref() != Some(&why) => {
-                tracing::warn!(
-                    "the process at {} is one of the voters and cannot be talked to: {why}",
-                    self.peer
-                );
+                tracing::warn!("cannot authenticate with the voter at {}: {why}", self.peer);
                 self.refused = Some(why);
             }
             why => tracing::debug!(peer = %self.peer, %why, "no connection to another voter"),
@@ -246,7 +246,7 @@ fn connect(peer: &Endpoint, credentials: &Credentials) -> Result<Channel, ProbeE
                 return Ok(channel);
             }
             Ok(Found::Store) => {
-                why = ProbeError::Other("there is a store that is no voter".to_owned());
+                why = ProbeError::Other("a store that is not a voter answered".to_owned());
             }
             Err(error) => why = error,
         }

@@ -89,7 +89,7 @@ pub(super) fn bind_endpoint(
                 }
                 Err(error) => {
                     tracing::warn!(
-                        "this node cannot listen at {endpoint} ({error}), so it is no voter"
+                        "this node is not a voter, because it cannot listen on {endpoint}: {error}"
                     );
                 }
             }
@@ -99,7 +99,7 @@ pub(super) fn bind_endpoint(
         }
         own = in_use;
         if Instant::now() >= deadline {
-            tracing::info!("other processes have the ports of this machine's places");
+            tracing::info!("other processes listen on the ports of this machine's voter endpoints");
             return None;
         }
         // The kernel does not notify when a port becomes free.

@@ -61,7 +61,7 @@ impl Redirect {
         if self.task.is_none() {
             match spawn(self.site.clone().listen()) {
                 Ok(task) => self.task = Some(task),
-                Err(error) => warn!("new nodes get no answer at {endpoint}: {error}"),
+                Err(error) => warn!("new nodes receive no answer at {endpoint}: {error}"),
             }
         }
     }
@@ -111,13 +111,13 @@ impl Site {
             match blocking(move || site.serve()).await {
                 Ok(()) => {
                     return info!(
-                        "no member of the group is at {endpoint} any more; this node tells new ones there where the \
-                         coordinator is"
+                        "no member of the group is at {endpoint} any longer; this node redirects \
+                         new nodes from there to the coordinator"
                     );
                 }
                 Err(StoreError::Listen { source, .. })
                     if source.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return warn!("new nodes get no answer at {endpoint}: {error}"),
+                Err(error) => return warn!("new nodes receive no answer at {endpoint}: {error}"),
             }
             // The kernel does not notify when a port becomes free.
             sleep(Some(AGAIN)).await;
@@ -172,7 +172,7 @@ impl Extension for Answers {
             }
             // The sender is a voter.
             Ok(_) => {}
-            Err(_) => reach.dismiss(from, "the coordinator is elsewhere"),
+            Err(_) => reach.dismiss(from, "the coordinator is at another endpoint"),
         }
     }
 

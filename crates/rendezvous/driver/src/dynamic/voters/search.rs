@@ -271,7 +271,7 @@ fn ask(
                 return Ok(Answer::Voter(who_coordinates(channel, within)?));
             }
             Ok(Found::Store) => {
-                why = ProbeError::Other("there is a store that is no voter".to_owned());
+                why = ProbeError::Other("a store that is not a voter answered".to_owned());
             }
             Err(error) => why = error,
         }
@@ -299,7 +299,7 @@ fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<
     read_exact(&mut channel, &mut body, within)?;
     match ControlFrame::read(opcode, &body) {
         Ok(ControlFrame::Elsewhere { address, .. }) => Ok(Some(address)),
-        Ok(_) => Err(io::Error::other("its answer is about something else")),
+        Ok(_) => Err(io::Error::other("its answer is about another key")),
         Err(error) => Err(io::Error::other(error)),
     }
 }

@@ -39,7 +39,7 @@ impl StoreVoter {
         let count = most_voters(endpoints.len());
         if count < 3 {
             return wrong(format!(
-                "'{list}' names {} of the voters and has to be the list of all 3 or 5, as the agents have it in \
+                "'{list}' names {} voters, but must list all 3 or 5, as in the agents' \
                  --rdzv-endpoint: a:29400,b,c",
                 endpoints.len()
             ));
@@ -47,7 +47,8 @@ impl StoreVoter {
         endpoints.truncate(count);
         if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.port == 0) {
             return wrong(format!(
-                "the endpoint {endpoint} of a voter needs a port that the others know"
+                "the voter endpoint {endpoint} has no port that the other nodes know; specify a \
+                 port other than 0"
             ));
         }
         Ok(endpoints)
@@ -74,7 +75,8 @@ impl StoreVoter {
         if !hosts.any(|host| is_this_machine(host, RESOLVE_WITHIN)) {
             let list: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
             return Err(RendezvousError::Argument(format!(
-                "none of the voters {} is this machine: start it where one of them is to be",
+                "none of the voters {} is on this machine; run this command on the machine of a \
+                 voter",
                 list.join(", ")
             )));
         }
@@ -145,10 +147,10 @@ mod tests {
         assert_eq!(endpoints("a,b,c,d,e,f"), Ok(5));
         for (list, text) in [
             ("a:29400", "names 1 of the voters"),
-            ("a,b", "names 2 of the voters"),
-            ("a,b,a", "is in the list twice"),
-            ("a,,c", "has an empty place"),
-            ("a:0,b,c", "needs a port"),
+            ("a,b", "names 2 voters"),
+            ("a,b,a", "is listed twice"),
+            ("a,,c", "has an empty entry"),
+            ("a:0,b,c", "has no port"),
             ("a:x,b,c", "must be an integer"),
         ] {
             let error = endpoints(list).unwrap_err();

@@ -163,7 +163,7 @@ impl VoterHost {
                 if let Some(file) = &mut self.note
                     && let Err(error) = file.replace(*note)
                 {
-                    error!("the note for the next voter cannot be written: {error}");
+                    error!("cannot write the record for the next voter: {error}");
                 }
             }
             Output::Retire => self.links.clear(),
@@ -183,7 +183,7 @@ impl VoterHost {
                 link.greet(self.greeting.clone());
                 self.links.insert(index, link);
             }
-            Err(error) => warn!("the voter at {address} cannot be called: {error}"),
+            Err(error) => warn!("cannot connect to the voter at {address}: {error}"),
         }
     }
 }

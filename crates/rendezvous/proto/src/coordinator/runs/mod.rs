@@ -176,13 +176,15 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     if join.run.is_empty() {
         Some("the run id is empty".to_owned())
     } else if min_nodes == 0 || max_nodes < min_nodes {
-        Some(format!("{min_nodes} to {max_nodes} nodes cannot be"))
+        Some(format!(
+            "the range of {min_nodes} to {max_nodes} nodes is invalid"
+        ))
     } else if settings.keep_alive_interval.is_zero()
         || !(1..=MOST_ATTEMPTS).contains(&settings.keep_alive_max_attempt)
         || settings.node_timeout < silence::LEAST
         || times.iter().any(|time| *time > LONGEST)
     {
-        Some("the timeouts must be more than nothing and less than ten years".to_owned())
+        Some("the timeouts must be positive and less than ten years".to_owned())
     } else {
         None
     }
@@ -216,8 +218,8 @@ fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> AgentRefusal {
     match (&agent.join.program, programs.first()) {
         (Some(own), Some(other)) if !programs.iter().any(is_same) => {
             AgentRefusal::Unusable(format!(
-                "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
-             ran: give each job its own --rdzv-id",
+                "run '{run}' has ended; it ran '{}' and did not need this node, which was started \
+                 with '{}': give each job a different --rdzv-id",
                 other.name, own.name
             ))
         }
@@ -379,7 +381,7 @@ impl Run {
             && agent.join.instance != join.instance
         {
             return Some(AgentRefusal::Unusable(format!(
-                "another agent calls itself {} and participates already; give each agent its own \
+                "another agent with the name {} has already joined; give each agent a different \
                  --local-addr",
                 join.node
             )));
@@ -406,8 +408,9 @@ impl Run {
             ""
         };
         Some(format!(
-            "node {} runs {another}'{}', but node {first}, which came first, runs '{}', and neither \
-             was given a run id: give each job its own --rdzv-id, or all nodes of one job the same",
+            "node {} runs {another}'{}', but node {first}, which joined first, runs '{}', and \
+             neither specifies a run id: give each job a different --rdzv-id, and all nodes of one \
+             job the same",
             join.node, theirs.name, ours.name
         ))
     }
@@ -452,7 +455,7 @@ impl Run {
     pub(super) fn has_ended(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
         self.remove_agent(node, out);
-        self.depart(now, node, "is lost: its process has ended", out);
+        self.depart(now, node, "is lost: its process has exited", out);
     }
 
     fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {

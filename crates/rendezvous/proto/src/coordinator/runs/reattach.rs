@@ -32,11 +32,11 @@ impl Run {
                 let was_former = self.former.contains(node);
                 self.leaves_round(node);
                 self.remove_agent(node, out);
-                self.depart(now, node, "was killed, and is started again", out);
+                self.depart(now, node, "was killed and is being restarted", out);
                 was_former
             }
             (None, Some(rank)) if instance != 0 => {
-                self.account(rank, || format!("node {successor} was started again"));
+                self.account(rank, || format!("node {successor} was restarted"));
                 self.record_departure(instance, out);
                 true
             }

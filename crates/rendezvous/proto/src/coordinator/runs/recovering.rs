@@ -208,7 +208,7 @@ impl Run {
         self.round = Round::Recovering(formed, recovery);
         if let Some(host) = known.host.filter(|_| elsewhere.is_none()) {
             self.account(host, || {
-                "the agent that hosted the rendezvous has ended".to_owned()
+                "the agent that hosted the rendezvous has exited".to_owned()
             });
         }
     }
@@ -323,7 +323,7 @@ impl Run {
             (None, _) if is_silent => Some("all its nodes were silent".to_owned()),
             (None, 0) => Some("a node has left".to_owned()),
             (None, lost) => Some(format!(
-                "{lost} of {size} nodes did not come back to the rendezvous, whose coordinator is a new one"
+                "{lost} of {size} nodes did not reattach to the new coordinator of the rendezvous"
             )),
         };
         self.restore(now, reason, out);

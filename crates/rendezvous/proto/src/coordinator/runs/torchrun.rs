@@ -287,7 +287,7 @@ impl Run {
         let left = left.next();
         let reason = match (left, came) {
             (Some(node), _) if is_ours(node) => {
-                Some(format!("node {node} is lost: it was taken out of the run"))
+                Some(format!("node {node} is lost: it was removed from the run"))
             }
             (Some(node), _) => Some(format!("node {node} has left the round")),
             (None, Some(node)) => Some(format!("node {node} waits to join")),
@@ -320,7 +320,8 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) -> Vec<NodeDesc> {
         let round = self.round.announced().unwrap_or(self.round.number());
-        let reason = "the others treat this node as lost; check that the clocks of all hosts agree";
+        let reason =
+            "the other nodes treat this node as lost; check that the clocks of all hosts agree";
         let event = self.membership(round, reason);
         let formed = self.round.formed();
         let succeeded = formed.map_or_else(BTreeSet::new, |it| it.succeeded.clone());
@@ -357,7 +358,7 @@ impl Run {
                 continue;
             }
             let how = format!(
-                "is lost: its heartbeats have stopped for {:.1} s",
+                "is lost: it sent no heartbeat for {:.1} s",
                 lost_after.as_secs_f64()
             );
             self.depart(now, &node, &how, out);

@@ -292,10 +292,10 @@ impl Event {
             6 => Self::Refused(AgentRefusal::read(&mut fields)?),
             7 => Self::Left,
             8 => Self::Alive(fields.rest(|fields| {
-                let nodes = fields.u32("the number of nodes that have come")?;
+                let nodes = fields.u32("the number of joined nodes")?;
                 let is_spare = fields.u8("whether the agent is in reserve")? != 0;
-                let count = fields.u8("the hosts that have come")?;
-                let mut host = || fields.sentence("a host that has come");
+                let count = fields.u8("the joined hosts")?;
+                let mut host = || fields.sentence("a joined host");
                 let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
                 // A peer may name more, but a log line has no room for them.
                 named.truncate(MOST_NAMED);

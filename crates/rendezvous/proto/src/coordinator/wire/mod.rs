@@ -104,18 +104,18 @@ pub enum WireError {
     #[error("{0} is not UTF-8")]
     NotText(&'static str),
     /// A host name contains control characters.
-    #[error("{0} has control characters in it")]
+    #[error("{0} contains control characters")]
     NotAHost(&'static str),
     /// A text is longer than the limit.
     #[error("{0} is longer than 4096 bytes")]
     LongText(&'static str),
     /// No operation or event has this number.
-    #[error("0x{0:02x} is not known")]
+    #[error("0x{0:02x} is unknown")]
     Unknown(u8),
     /// A join has another version.
-    #[error("it speaks version {0} of the native rendezvous, this host version {VERSION}")]
+    #[error("it uses version {0} of the native rendezvous, but this host uses version {VERSION}")]
     Version(u8),
     /// An event is longer than the limit.
-    #[error("an event of {0} bytes, at most {MAX_EVENT_BYTES} are accepted")]
+    #[error("an event of {0} bytes exceeds the limit of {MAX_EVENT_BYTES}")]
     TooLong(u32),
 }

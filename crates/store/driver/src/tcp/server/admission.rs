@@ -164,11 +164,11 @@ impl Gate {
                 Ok(Entry::Encrypting)
             }
             (TLS_RECORD, None, _) => Err(refuse(
-                "it speaks TLS, and this store has no certificate; give the store --tls-cert, or leave it \
-                 out at the client",
+                "it uses TLS, but this store has no certificate; start the store with --tls-cert, \
+                 or the client without it",
             )),
             (OPCODE, Some(_), _) => Err(refuse(
-                "TLS is needed here; give the client --tls-cert, --tls-key and --tls-ca",
+                "this store requires TLS; start the client with --tls-cert, --tls-key and --tls-ca",
             )),
             (OPCODE, None, Some(token)) => Ok(proving(token)),
             _ => self.admit_unproven(peer),
@@ -205,9 +205,13 @@ impl Gate {
         } else {
             Err(refuse(match &self.admission.credentials.identity {
                 None => {
-                    "a job token is needed here; give the client --token-file or RDZV_JOB_TOKEN_FILE"
+                    "this store requires a job token; start the client with --token-file or \
+                     RDZV_JOB_TOKEN_FILE"
                 }
-                Some(_) => "TLS is needed here; give the client --tls-cert, --tls-key and --tls-ca",
+                Some(_) => {
+                    "this store requires TLS; start the client with --tls-cert, --tls-key and \
+                     --tls-ca"
+                }
             }))
         }
     }

@@ -272,7 +272,7 @@ fn set_up(
     let gate = Gate::new(options.admission, has_agents);
     let service = Service::new(machine, listeners, gate, has_agents, mailbox, figures);
     let service = service.map_err(&refused)?;
-    tracing::debug!(?listener, "store server listens");
+    tracing::debug!(?listener, "the store server is listening");
     Ok((listener, commands, service))
 }
 

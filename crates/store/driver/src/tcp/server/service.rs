@@ -170,7 +170,7 @@ impl Service {
                 None => self.timeout(),
             };
             if let Err(error) = self.sockets.poller().wait(&mut reports, timeout) {
-                tracing::error!(%error, "the store server cannot wait for input and ends");
+                tracing::error!(%error, "the store server cannot wait for input and stops");
                 break;
             }
             if reports.is_empty()

@@ -66,8 +66,8 @@ impl Notices {
     pub(super) fn lost(&mut self, now: Mono, peer: Option<SocketAddr>, total: u64) {
         if self.lost.admits(now) {
             tracing::warn!(
-                "the store server drops a connection: its peer {} does not answer any more; \
-                 {total} connections were lost like that until now",
+                "the store server drops the connection from {}, which no longer answers; until \
+                 now, {total} connections were lost in this way",
                 shown(peer)
             );
         }
@@ -88,13 +88,13 @@ impl Notices {
         self.lost.take_dropped(now);
         if let Some(dropped) = self.closed.take_dropped(now) {
             tracing::warn!(
-                "the store server closed {dropped} more connections for such reasons within \
-                 {seconds} s"
+                "the store server closed {dropped} more connections within {seconds} s for reasons \
+                 like these"
             );
         }
         if let Some(dropped) = self.not_accepted.take_dropped(now) {
             tracing::warn!(
-                "the store server could not accept a connection in {dropped} more tries within \
+                "the store server failed to accept a connection {dropped} more times within \
                  {seconds} s"
             );
         }
@@ -114,9 +114,9 @@ pub(super) fn short_of_descriptors(
     };
     let holders: Vec<String> = holders.iter().map(shown).collect();
     tracing::warn!(
-        "the store server is short of descriptors: {used}, {} by its connections ({}); {} connections \
-         that are no agent's were closed for it until now; raise the limit of open files (ulimit -n), \
-         or keep others off the port with a firewall",
+        "the store server is short of descriptors: {used}, {} of them by its connections ({}); \
+         until now, it closed {} connections that do not belong to agents to free descriptors; \
+         raise the limit of open files (ulimit -n), or restrict access to the port with a firewall",
         stats.connections,
         holders.join(", "),
         stats.refused_for_descriptors,

@@ -275,7 +275,7 @@ impl Service {
             self.notices.lost(self.now.mono, peer, lost);
             self.machine.handle(self.now, Input::Silent(id));
         } else {
-            tracing::debug!(?peer, %error, "a store connection broke");
+            tracing::debug!(?peer, %error, "a store connection failed");
         }
     }
 
@@ -287,7 +287,7 @@ impl Service {
         if let Some(socket) = self.sockets.get(id)
             && let Err(error) = keep_alive.set(&socket.descriptor)
         {
-            tracing::debug!(peer = ?socket.peer, %error, "keep-alive could not be set");
+            tracing::debug!(peer = ?socket.peer, %error, "cannot enable keep-alive");
         }
     }
 
@@ -427,7 +427,8 @@ fn refusal_of(reason: &CloseReason) -> Option<Vec<u8>> {
         CloseReason::Refused(why) => Some(handshake::refusal(why)),
         CloseReason::NotAStoreClient { first, .. } if first.first() == Some(&handshake::OPCODE) => {
             Some(handshake::refusal(
-                "this store has no job token; give it the --token-file of the client, or leave that out",
+                "this store has no job token; start it with the client's --token-file, or start \
+                 the client without --token-file",
             ))
         }
         _ => None,
