@@ -254,7 +254,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// Waits for several calls, and returns their results in order; `None` without calls.
+    /// Waits for all calls, and returns their results in order; `None` if empty.
     pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
         let core = futures.first()?.core();
         Some(Self::task(core, async move {

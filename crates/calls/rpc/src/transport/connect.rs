@@ -17,7 +17,7 @@ use super::unix::{self, Agreed};
 use super::wait::Attempt;
 use super::{Carrier, TransportKind, shared, tcp};
 
-/// First byte from the acceptor under TLS, once it has accepted the certificate.
+/// First byte from a TLS acceptor, once it has accepted the certificate.
 pub(super) const WELCOME: u8 = b'W';
 
 /// Connects to a worker, and waits until the connection is ready.
