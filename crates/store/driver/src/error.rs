@@ -1,6 +1,6 @@
 //! Store errors.
 //!
-//! Every error names the peer or file, the key, and the elapsed time.
+//! Most errors name the peer or file, the key and the elapsed time.
 
 use std::io;
 use std::time::Duration;
@@ -100,7 +100,7 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// The store did not answer a request that requires no waiting.
+    /// The store did not answer in time, although the request requires no waiting.
     #[error(
         "cannot {operation} key {key}: the store at {peer} did not answer within {}ms",
         .elapsed.as_millis()
