@@ -9,11 +9,11 @@ use thiserror::Error;
 pub struct Endpoint {
     /// Name or address of the host; an IPv6 address has no brackets.
     pub host: String,
-    /// TCP port; with 0, the system picks a free port.
+    /// TCP port. With 0, the system selects a free port.
     pub port: u16,
 }
 
-/// Reason why a text is not an endpoint, with PyTorch's error texts.
+/// Reason why a text is not an endpoint; the messages are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
     /// The part after the last colon is not a valid port.

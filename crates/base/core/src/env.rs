@@ -1,7 +1,8 @@
 //! All environment variables that rdzv sets for workers or reads.
 //!
-//! The names are a contract with worker scripts and with users' job files. Only this file spells
-//! them. (The command-line defaults `PET_*` are spelt beside their flags.)
+//! The names are a contract with worker scripts and with users' job files, so other code refers to
+//! these constants. (The names `PET_*` of command-line defaults are next to their flags.)
+//! `rdzv env` prints the comments of this file.
 
 macro_rules! variables {
     ($($(#[doc = $doc:literal])* $name:ident;)*) => {
@@ -42,7 +43,7 @@ variables! {
     /// Worker: `--max-restarts`.
     TORCHELASTIC_MAX_RESTARTS;
     /// Worker: `True` if the agent hosts the store at the master address.
-    /// Then no worker binds that address.
+    /// In this case, no worker binds that address.
     TORCHELASTIC_USE_AGENT_STORE;
     /// Worker: path for the error file; empty if none is wanted.
     /// Launcher: path for its own error file.
@@ -69,7 +70,7 @@ variables! {
     VIRTUAL_ENV;
     /// Launcher: log level.
     LOGLEVEL;
-    /// Launcher: kind of the terminal; nothing is redrawn on a `dumb` one.
+    /// Launcher: kind of the terminal; a `dumb` terminal is never redrawn.
     TERM;
     /// Launcher: if not empty, its terminal output has no colours.
     NO_COLOR;
@@ -80,18 +81,18 @@ variables! {
     /// Launcher: `1` leaves hosting the workers' store to the worker with rank 0.
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE;
     /// Launcher: `1` computes ranks without an exchange.
-    /// All nodes must then have equal sizes.
+    /// All nodes must have the same number of workers.
     TORCH_ELASTIC_WORKER_IDENTICAL;
     /// Agent: longest time of a worker in the kernel's uninterruptible sleep (`D`).
-    /// In seconds; then the group is given up. Off by default.
+    /// In seconds. A longer sleep counts as a failure of the worker. Off by default.
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT;
     /// Agent: process id of its keeper. Workers never see it.
     /// The keeper is the process that the user started.
     RDZV_KEEPER;
     /// Agent: process id of the guard that started it. Workers never see it.
     RDZV_GUARD;
-    /// Agent: numbers of the descriptors of what outlives a killed agent.
-    /// Workers never see it.
+    /// Agent: numbers of the descriptors that outlive a killed agent.
+    /// The next agent inherits them from the guard. Workers never see this variable.
     RDZV_KEPT;
     /// Launcher: process id of the program that called it (`rdzv.launch`).
     /// The launch ends with that program, which reads the report itself, so the report is not
@@ -126,16 +127,16 @@ variables! {
     /// endpoint's contacts them too. Not in torchrun.
     RDZV_CONTACT_POINTS;
     /// Launcher: `1` makes the output of `rdzv run` that of `torchrun`.
-    /// As `--compat-output` does. Not in torchrun.
+    /// Same as `--compat-output`. Not in torchrun.
     RDZV_COMPAT_OUTPUT;
     /// Worker: path of the file with the job token, if the job has one.
-    /// Launcher and `rdzv store`: that path, if `--token-file` is not given. Not in torchrun.
+    /// Launcher and `rdzv store`: the same path, if `--token-file` is not given. Not in torchrun.
     RDZV_JOB_TOKEN_FILE;
     /// Launcher and `rdzv store`: the job token itself, if no file is named.
     /// Workers never see it. Not in torchrun.
     RDZV_JOB_TOKEN;
     /// Launcher: private file with the token of RDZV_JOB_TOKEN.
-    /// It is removed at the end. Workers never see it.
+    /// The launcher removes the file at its end. Workers never see this variable.
     RDZV_TOKEN_COPY;
     /// Worker: path of `--tls-cert`, if that is given. Not in torchrun.
     RDZV_TLS_CERT;
@@ -144,9 +145,9 @@ variables! {
     /// Worker: path of `--tls-ca`, if that is given. Not in torchrun.
     RDZV_TLS_CA;
     /// Launcher: exactly `1` enables the watchdog.
-    /// Then workers may set timers for themselves.
+    /// Workers may then set timers for themselves.
     TORCHELASTIC_ENABLE_FILE_TIMER;
     /// URL rendezvous: `1` (default) or another value, without effect.
-    /// It is read for compatibility; our server has one backend.
+    /// rdzv reads it for compatibility; its server has one backend.
     USE_LIBUV;
 }

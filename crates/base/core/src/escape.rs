@@ -2,7 +2,8 @@
 //!
 //! A worker, or any peer that can reach a port, controls such a text. Unescaped, the text could
 //! move the cursor of a terminal, imitate a log line of rdzv, or reverse the order of letters. Each
-//! text is escaped once, on input. After that, any message, log line or report may contain it.
+//! text is escaped once, on input. Afterwards, any message, log line or report may contain the
+//! text.
 
 /// Escapes a text into one line.
 ///
@@ -17,7 +18,7 @@ pub fn escape(text: &str) -> String {
 
 /// Escapes a text with several lines, such as a traceback.
 ///
-/// Line breaks and tabs are kept.
+/// Line breaks and tabs are kept, but `\r\n` becomes `\n`.
 pub fn escape_lines(text: &str) -> String {
     replaced(&text.replace("\r\n", "\n"), |letter| {
         Some(letter).filter(|letter| matches!(letter, '\n' | '\t') || !is_harmful(*letter))

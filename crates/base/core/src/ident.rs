@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Name that all nodes of one job share (`--rdzv-id`).
+/// Name of a job's run, which all nodes of the job share (`--rdzv-id`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(String);
 
@@ -26,6 +26,7 @@ impl fmt::Display for RunId {
 
 /// Id of one connection to a server.
 ///
-/// The driver assigns the ids. It does not reuse an id while the machine still has state for it.
+/// The driver assigns the ids. The driver does not reuse an id while the machine still has state
+/// for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);

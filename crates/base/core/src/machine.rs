@@ -11,8 +11,8 @@
 //! 1. [`Now`] carries a monotonic time and a wall-clock time. A machine has no other clock.
 //! 2. After each `handle`, the driver drains the outputs to `None` before the next `handle`. Debug
 //!    builds assert this through [`Outbox`].
-//! 3. `handle` never fails. An invalid input produces an output that reports it. It causes no
-//!    panic, and the error is never lost.
+//! 3. `handle` never fails. An invalid input produces an output that reports it. An invalid input
+//!    causes no panic, and the error is never lost.
 //! 4. Outputs are commands and facts, not closures. They implement `Debug`, so a run can be
 //!    printed.
 //! 5. A machine has one owner; other threads send it messages. The exception is the machine for
@@ -28,10 +28,10 @@ use crate::time::{Mono, Now};
 
 /// State machine that a driver runs and that does no I/O.
 pub trait Machine {
-    /// Event: bytes arrived, a worker exited, time passed.
-    /// It may borrow data from the driver.
+    /// Event, for example: bytes arrived, a worker exited, time passed.
+    /// An event may borrow data from the driver.
     type Input<'a>;
-    /// Action for the driver: send bytes, start workers, report.
+    /// Action for the driver, for example: send bytes, start workers, report.
     type Output: Debug;
 
     /// Passes an event to the machine, with the time of the event.
@@ -45,7 +45,7 @@ pub trait Machine {
 }
 
 /// Queue of outputs inside a machine.
-/// Debug builds assert that the driver drains it in time.
+/// Debug builds assert that the driver drains the queue before the next event.
 #[derive(Debug)]
 pub struct Outbox<T> {
     queue: VecDeque<T>,

@@ -48,7 +48,7 @@ number!(
     RoleRank
 );
 
-/// Report of an agent about itself in a round, which node 0 reads.
+/// Report of an agent about its own workers in a round, which node 0 reads.
 ///
 /// Its JSON form is the value of the store key `torchelastic/role_info/<group rank>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,9 +61,9 @@ pub struct RoleInfo {
     pub local_world_size: u32,
 }
 
-/// Reply from node 0 to each agent, with the ranks of its workers.
+/// Reply from node 0 to an agent, with the ranks of the agent's workers.
 ///
-/// Its JSON form is an array of four numbers. It is the value of the store key
+/// Its JSON form, an array of four numbers, is the value of the store key
 /// `torchelastic/assigned_ranks/<group rank>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, u32, u32, u32)", into = "(u32, u32, u32, u32)")]

@@ -1,4 +1,4 @@
-//! Rate limit for log lines of one kind that a peer can cause.
+//! Rate limit for log lines that a peer can cause.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use crate::time::Mono;
 
 /// Rate limiter that admits a number of log lines per interval.
 ///
-/// It counts the dropped lines, so that the log can report their number.
+/// The limiter counts the dropped lines, so that the log can report their number. Once a line was
+/// dropped, no line is admitted until [`RateLimit::take_dropped`] has returned the number.
 #[derive(Debug, Clone)]
 pub struct RateLimit {
     most: u32,
@@ -44,7 +45,7 @@ impl RateLimit {
         admitted
     }
 
-    /// Returns the time from which [`RateLimit::take_dropped`] returns a count.
+    /// Returns the time from which [`RateLimit::take_dropped`] returns a number.
     pub fn deadline(&self) -> Option<Mono> {
         let since = self.since.filter(|_| self.dropped > 0)?;
         Some(since + self.interval)
@@ -52,7 +53,8 @@ impl RateLimit {
 
     /// Returns the number of dropped lines once their interval is over.
     ///
-    /// Then a new interval starts. Returns `None` if no line was dropped or the interval continues.
+    /// The next admitted line then starts a new interval. Returns `None` if no line was dropped or
+    /// the interval is not over.
     pub fn take_dropped(&mut self, now: Mono) -> Option<u64> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.since = None;

@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-/// Time before the first reminder; shorter waits are not reported.
-/// This value puts the first line on the screen within 3 s.
+/// Time until the first reminder; shorter waits are not reported.
+/// With this value, the first line is visible within 3 s.
 pub const FIRST: Duration = Duration::from_millis(2500);
 
 const SECOND: Duration = Duration::from_secs(30);
 
-/// Interval between reminders, from the third reminder on.
+/// From the third on, reminders are due at multiples of this time.
 const EACH: Duration = Duration::from_secs(300);
 
 /// Target of log events that report waits.
-/// Events about nodes have a field `left`, in seconds.
+/// Most of these events have a field `left`: the number of seconds until the wait ends.
 pub const TARGET: &str = "rdzv::waiting";
 
-/// Schedule of reminders: after 2.5 s, after 30 s, then every 5 minutes.
+/// Schedule of reminders: after 2.5 s, after 30 s, and then every 5 minutes.
+///
+/// All times count from the start of the wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reminder {
     passed: u32,

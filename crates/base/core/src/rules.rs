@@ -3,7 +3,7 @@
 /// Set of rules that a state machine follows.
 ///
 /// A simulation disables one rule and must then detect the violation. The set is part of a
-/// machine's configuration. By default, it contains every rule of `R`.
+/// machine's configuration. The default set contains every rule of `R`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules<R>(Option<R>);
 

@@ -2,7 +2,8 @@
 //!
 //! Linux uses these numbers on every architecture for which rdzv is built.
 
-/// Names and numbers. Only the first name of a number is displayed.
+/// Names and numbers.
+/// If a number has several names, only the first is displayed.
 const SIGNALS: [(&str, i32); 37] = [
     ("SIGHUP", 1),
     ("SIGINT", 2),
@@ -39,7 +40,7 @@ const SIGNALS: [(&str, i32); 37] = [
     ("SIGPWR", 30),
     ("SIGSYS", 31),
     ("SIGUNUSED", 31),
-    // The real-time range that the C library leaves to programs.
+    // The first and the last real-time signal that the C library leaves to programs.
     ("SIGRTMIN", 34),
     ("SIGRTMAX", 64),
 ];

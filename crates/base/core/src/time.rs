@@ -48,7 +48,7 @@ impl Sub<Mono> for Mono {
 }
 
 /// Wall-clock time in microseconds since the Unix epoch.
-/// Nodes compare wall-clock times; local deadlines never use them.
+/// Nodes exchange and compare wall-clock times; local deadlines never use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Wall(i64);
 
@@ -117,8 +117,8 @@ pub struct Now {
 /// Returns the delay before a retry: exponential backoff with jitter.
 ///
 /// `attempt` counts from 0, and `jitter` is a random fraction in `0.0..1.0` that the driver draws.
-/// The delay is uniform between half and one and a half times `first * 1.5^attempt`, and at most
-/// `most`.
+/// The base is `first * 1.5^attempt`, or `most` if that is less. The delay is uniform between half
+/// and one and a half times the base, but never above `most`.
 pub fn backoff(attempt: u32, jitter: f64, first: Duration, most: Duration) -> Duration {
     let factor = 1.5_f64.powi(i32::try_from(attempt.min(64)).unwrap_or(64));
     let interval = (first.as_secs_f64() * factor).min(most.as_secs_f64());

@@ -10,11 +10,11 @@
 //! | [`Timer`] | a timerfd that expires once |
 //! | [`poll`], [`is_readable`] | one call of `poll(2)` |
 //!
-//! This is a thin layer over `rustix`. `mio` is unsuitable for three reasons. It has no one-shot
-//! interest. It hides the descriptor of its waker, but drivers here pass that descriptor to
+//! This is a thin layer over `rustix`. `mio` is unsuitable for three reasons. `mio` has no one-shot
+//! interest. It hides the descriptor of its waker, but rdzv's drivers pass that descriptor to
 //! `poll(2)`, to tokio or to another epoll instance. It always registers descriptors
-//! edge-triggered. The store server, the workers' connections and the transports each need the
-//! opposite of one of these.
+//! edge-triggered. The store server, the workers' connections and the transports each need a
+//! feature that is missing there.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

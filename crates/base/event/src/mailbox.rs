@@ -8,8 +8,8 @@ use std::sync::mpsc::{self, TryRecvError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// An eventfd that wakes a thread that polls it.
-/// It is readable from [`wake`](Self::wake) until [`drain`](Self::drain).
+/// An eventfd that wakes the thread that polls it.
+/// The descriptor is readable from [`wake`](Self::wake) until [`drain`](Self::drain).
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
@@ -26,12 +26,13 @@ impl Waker {
 
     /// Makes the descriptor readable.
     pub fn wake(&self) {
-        // The write fails only if the counter is full, and then the descriptor is readable anyway.
+        // The write fails only if the counter is full. In this case, the descriptor is readable
+        // already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes the descriptor unreadable until the next wake-up.
-    /// A thread drains first and checks for work afterwards, so that no wake-up is lost.
+    /// A thread must drain first and check for work afterwards, so that no wake-up is lost.
     pub fn drain(&self) {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
@@ -54,17 +55,18 @@ impl std::task::Wake for Waker {
 }
 
 /// The receiving end of a channel whose receiver polls.
-/// As a descriptor it is readable when there is a message, or when a [`Sender`] was dropped.
+/// Its descriptor becomes readable when a message arrives or a [`Sender`] is dropped.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     messages: mpsc::Receiver<T>,
     waker: Arc<Waker>,
 }
 
-/// The sending end of a [`Mailbox`]. It never blocks.
-/// Dropping it wakes the receiver.
+/// The sending end of a [`Mailbox`], which never blocks.
+/// Dropping the sender wakes the receiver.
 pub struct Sender<T> {
-    // Dropped before the waker: a receiver that wakes then finds the channel disconnected.
+    // This field is dropped before the waker, so a receiver that wakes finds the channel
+    // disconnected.
     messages: mpsc::Sender<T>,
     waker: WakeOnDrop,
 }
@@ -89,7 +91,7 @@ pub fn mailbox<T>() -> io::Result<(Sender<T>, Mailbox<T>)> {
 }
 
 impl<T> Mailbox<T> {
-    /// Makes the descriptor unreadable until the next message.
+    /// Makes the descriptor unreadable until the next message or dropped sender.
     /// Call this before taking messages.
     pub fn drain(&self) {
         self.waker.drain();

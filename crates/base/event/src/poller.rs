@@ -16,9 +16,9 @@ use rustix::time::{
 
 pub use rustix::event::epoll::{Event, EventFlags};
 
-/// An epoll instance. Each descriptor has a token, which its events carry.
+/// An epoll instance. Each descriptor has a token, which its events contain.
 ///
-/// As a descriptor, the poller is readable when one of the registered descriptors is ready.
+/// The poller's own descriptor is readable when one of the registered descriptors is ready.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
@@ -58,12 +58,12 @@ impl Poller {
         Ok(epoll::modify(&self.0, descriptor, token, interest)?)
     }
 
-    /// Removes a descriptor; ignores one that is not registered.
+    /// Removes a descriptor; does nothing if the descriptor is not registered.
     pub fn remove(&self, descriptor: impl AsFd) {
         let _ = epoll::delete(&self.0, descriptor);
     }
 
-    /// Waits for events until the timeout, or without a limit if it is `None`.
+    /// Waits for events until the timeout, or without a limit for `None`.
     ///
     /// Replaces the contents of `events`, up to its capacity. A signal ends the wait without
     /// events.
@@ -94,7 +94,7 @@ impl AsRawFd for Poller {
     }
 }
 
-/// A timerfd. It is readable from its expiry until it is set again.
+/// A timerfd, readable from its expiry until it is set again.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
@@ -109,7 +109,7 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Sets the timer to expire once, after this time. `None` disarms it.
+    /// Sets the timer to expire once, after this time; `None` disarms the timer.
     pub fn set(&self, after: Option<Duration>) {
         // In the kernel, a value of zero disarms the timer.
         let after = after.map(|after| timespec(after.max(Duration::from_micros(1))));
@@ -130,8 +130,8 @@ impl AsFd for Timer {
 
 /// Waits until a descriptor is ready or the timeout expires.
 ///
-/// If the timeout is `None`, the wait has no limit. Returns the number of ready descriptors. A
-/// signal ends the wait with 0.
+/// Without a timeout (`None`), the wait has no limit. Returns the number of ready descriptors. If a
+/// signal ends the wait, the number is 0.
 ///
 /// # Errors
 ///
@@ -144,14 +144,14 @@ pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Re
     }
 }
 
-/// `true` if a descriptor is readable now.
+/// `true` if a descriptor is readable now, or has an error or a hang-up.
 pub fn is_readable(descriptor: impl AsFd) -> bool {
     let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
     poll(&mut descriptors, Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
 }
 
-/// Converts a timeout for system calls, at most 24 days.
-/// The kernel counts some timeouts in milliseconds of 32 bits.
+/// Converts a timeout for system calls; limits it to about 24 days.
+/// For some system calls, the kernel counts the timeout in milliseconds, with 32 bits.
 #[inline]
 pub fn timespec(timeout: Duration) -> Timespec {
     const MOST: u64 = i32::MAX as u64 / 1000;

@@ -1,10 +1,12 @@
 //! Locks that are not poisoned by panics.
 //!
-//! No code here panics in the middle of a change while it holds a lock.
+//! Poisoning is unnecessary because no code in rdzv panics in the middle of a change while it holds
+//! a lock.
 //!
-//! The whole state of a lock is in the lock itself, as in the standard library. Other locks keep
-//! waiting threads in a table of the process. A forked child would inherit that table with threads
-//! that do not exist in the child, and whose memory the child uses for other data.
+//! The whole state of a lock is in the lock itself, as in the standard library. Other locks (such
+//! as those of `parking_lot`) keep waiting threads in a table of the process. A forked child would
+//! inherit a table of threads that do not exist in the child, and whose memory the child uses for
+//! other data.
 //!
 //! | type | content |
 //! |---|---|
@@ -43,7 +45,7 @@ impl<T: ?Sized> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the value, unless a thread holds it.
+    /// Locks the value if no thread holds it; otherwise returns `None`.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
@@ -53,13 +55,13 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Returns the value without locking, because no other thread can see it.
+    /// Returns the value without locking, because no other thread can access it.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A value that many threads can read, or one can write.
+/// A value that many threads can read, or one thread can write.
 #[derive(Debug, Default)]
 pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
 
@@ -94,12 +96,12 @@ impl Condvar {
         Self(std::sync::Condvar::new())
     }
 
-    /// Releases the value, waits for a notification, and locks the value again.
+    /// Unlocks the value, waits for a notification, and locks the value again.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits like [`Condvar::wait`], for at most `limit`.
+    /// Waits like [`Condvar::wait`], but for at most `limit`.
     /// Also returns `true` if the limit has passed.
     pub fn wait_timeout<'a, T>(
         &self,

@@ -12,8 +12,9 @@ pub struct LimitedMutex<T> {
     value: Mutex<T>,
     /// Number of threads that wait with a limit.
     waiting: AtomicUsize,
-    /// Held during the last attempt of a waiting thread.
-    /// The thread that wakes it takes the gate too.
+    /// Held by a waiting thread from an attempt until the thread sleeps.
+    /// A thread that releases the value locks the gate before it notifies, so no notification is
+    /// lost.
     gate: Mutex<()>,
     given_back: Condvar,
 }
@@ -34,12 +35,12 @@ impl<T> LimitedMutex<T> {
         self.guard(self.value.lock())
     }
 
-    /// Locks the value, unless a thread holds it.
+    /// Locks the value if no thread holds it; otherwise returns `None`.
     pub fn try_lock(&self) -> Option<LimitedGuard<'_, T>> {
         Some(self.guard(self.value.try_lock()?))
     }
 
-    /// Waits for the value for at most `limit`; `None` if it is still locked.
+    /// Locks the value within `limit`; `None` if the value is still locked then.
     pub fn try_lock_for(&self, limit: Duration) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
@@ -47,7 +48,7 @@ impl<T> LimitedMutex<T> {
         }
     }
 
-    /// Waits for the value until the given time; `None` if it is still locked.
+    /// Locks the value before `deadline`; `None` if the value is still locked then.
     pub fn try_lock_before(&self, deadline: Instant) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
@@ -55,8 +56,8 @@ impl<T> LimitedMutex<T> {
         }
     }
 
-    /// Waits for the value until the given time.
-    /// `None` means no limit.
+    /// Waits until the value can be locked, or until the deadline.
+    /// Without a deadline (`None`), the wait has no limit.
     fn wait_before(&self, deadline: Option<Instant>) -> Option<LimitedGuard<'_, T>> {
         let Some(deadline) = deadline else {
             return Some(self.lock());
@@ -89,11 +90,11 @@ impl<T> LimitedMutex<T> {
     }
 }
 
-/// The value, which is released when the guard is dropped.
+/// Access to the locked value; dropping the guard unlocks the value.
 #[derive(Debug)]
 pub struct LimitedGuard<'a, T> {
     mutex: &'a LimitedMutex<T>,
-    /// `None` only while the guard is dropped.
+    /// `None` only while the guard is being dropped.
     value: Option<MutexGuard<'a, T>>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use tempfile::TempDir;
 
-/// A certificate authority with its certificates in a temporary folder.
+/// A certificate authority that writes its certificates to a temporary folder.
 pub struct TestAuthority {
     folder: TempDir,
     certificates: AtomicU32,
@@ -21,7 +21,7 @@ impl Default for TestAuthority {
 }
 
 impl TestAuthority {
-    /// Creates an authority.
+    /// Creates an authority with a new key.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -43,9 +43,9 @@ impl TestAuthority {
     }
 
     /// Signs a certificate for a worker.
-    /// Returns the files of the certificate and of its key.
+    /// Returns the paths of the certificate and of its key.
     ///
-    /// A name with a colon cannot be a DNS name and becomes a URI.
+    /// A name with a colon cannot be a DNS name, so the certificate contains it as a URI.
     pub fn files(&self, name: &str) -> (PathBuf, PathBuf) {
         self.sign(name, CertificateParams::new(Vec::<String>::new()).unwrap())
     }

@@ -36,5 +36,5 @@ pub use terminal::Terminal;
 pub use words::Words;
 
 /// Time limit of one test step.
-/// No step takes longer on a busy machine; reaching the limit is a failure.
+/// Even on a busy machine, no step takes longer, so reaching the limit is a failure.
 pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use crate::pids;
 const VARIABLE: &str = "RDZV_TEST_MARKER";
 
 /// An environment variable that marks a program and all its descendants.
-/// Each launch has a different value.
+/// Each marker has a different value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker(String);
 
@@ -66,7 +66,7 @@ impl Marker {
     }
 
     /// Waits until no process but `except` carries the marker.
-    /// Returns the processes that are left at `until`.
+    /// Returns the processes that are left at the deadline.
     pub fn left_at(&self, deadline: Instant, except: Option<i32>) -> Vec<(i32, String)> {
         loop {
             let mut left = self.processes();
@@ -83,14 +83,14 @@ impl Marker {
 
     /// Kills every process that carries the marker.
     ///
-    /// This includes processes that start in between. All of them are stopped before the first is
-    /// killed, so none reports the death of another. To other machines this looks like a machine
-    /// that loses its power.
+    /// This includes processes that start during the call. All processes are stopped before the
+    /// first is killed, so no process reports the death of another. For other nodes, this looks
+    /// like the sudden end of a whole node.
     pub fn kill_all(&self) {
         loop {
             let opened = |(pid, _)| pids::open(pid).map(|process| (pid, process));
             let mut left: Vec<_> = self.processes().into_iter().filter_map(opened).collect();
-            // The process id may belong to another process by now.
+            // In the meantime, the process id may have been reused.
             left.retain(|(pid, _)| Self::of(*pid).as_ref() == Some(self));
             if left.is_empty() {
                 return;

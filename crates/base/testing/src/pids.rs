@@ -1,4 +1,4 @@
-//! Processes by id: signals, exits, states, children.
+//! Processes by their ids: signals, exits, states and children.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,7 @@ pub fn closes_within(process: impl AsFd, limit: Duration) -> bool {
     poll(&mut watched, Some(&timeout)).unwrap() > 0
 }
 
-/// Signals a process, which has to exist.
+/// Signals a process, which must exist.
 pub fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
@@ -75,7 +75,7 @@ pub fn await_agent(keeper: i32) -> i32 {
         if let Some(agent) = agent(keeper) {
             return agent;
         }
-        // The start of a process is not announced, so it is polled.
+        // No event announces the start of a process, so this loop polls.
         assert!(!ends_within(keeper, Duration::from_millis(1)));
     }
 }

@@ -24,7 +24,7 @@ pub struct Process {
 
 impl Process {
     /// Starts a program.
-    /// The program ignores no signal, even if the tests were started with ignored signals.
+    /// The program does not inherit ignored termination signals from the tests.
     pub fn start(command: &mut Command) -> Self {
         default_dispositions();
         let mut child = command
@@ -104,9 +104,9 @@ impl Process {
     }
 }
 
-/// Installs handlers for the signals that the test program ignores.
-/// A new program image resets handlers, but keeps ignored signals ignored. (`nohup cargo test &`
-/// ignores SIGINT, SIGQUIT and SIGHUP.)
+/// Installs handlers for termination signals that the test program ignores.
+/// `execve` resets handlers, but keeps ignored signals ignored. (`nohup cargo test &` ignores
+/// SIGINT, SIGQUIT and SIGHUP.)
 fn default_dispositions() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

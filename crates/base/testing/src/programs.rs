@@ -11,7 +11,7 @@ use std::sync::Mutex;
 const BUILT: &str = "RDZV_TEST_PROGRAMS_BUILT";
 
 /// Name of the binary that contains all programs.
-/// Under this name it creates links with the names of the programs.
+/// When called by this name, the binary creates hard links with the names of the programs.
 const ALL: &str = "rdzv-test-programs";
 
 /// Returns the path of a program of `crates/test-programs`.
@@ -20,7 +20,8 @@ pub fn program(name: &str) -> PathBuf {
     let all = binary(ALL);
     let path = profile().join("programs").join(name);
     let _naming = NAMING.lock().unwrap();
-    // The names are links. A link that was created before the last build leads to an old program.
+    // The names are hard links. A link that was created before the last build refers to an old
+    // program.
     if inode(&path) != inode(&all) {
         let status = Command::new(&all).status();
         assert!(status.unwrap().success(), "{}", all.display());
@@ -33,7 +34,7 @@ fn inode(path: &Path) -> Option<u64> {
     path.metadata().ok().map(|found| found.ino())
 }
 
-/// Returns the path of a package's binary of the same name.
+/// Returns the path of the binary that has the name of its package.
 pub fn binary(package: &str) -> PathBuf {
     let path = profile().join(package);
     build(&path, &["-p", package, "--bin", package]);
@@ -53,9 +54,9 @@ fn profile() -> PathBuf {
     test.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Builds a program with cargo, once in this process.
-/// This way, no test runs an old program. Without cargo, or if everything is built already, the
-/// program has to exist.
+/// Builds a program with cargo, at most once per test process.
+/// Tests thus never run an old program. Without cargo, or if everything is built already, the
+/// program must exist.
 fn build(program: &Path, what: &[&str]) {
     static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut done = DONE.lock().unwrap();
@@ -67,8 +68,8 @@ fn build(program: &Path, what: &[&str]) {
             other => other,
         };
         let mut command = Command::new(cargo);
-        // Some build scripts read variables of the package under test, so dependencies would be
-        // rebuilt.
+        // Some build scripts read these variables of the package under test. Without their removal,
+        // cargo would rebuild dependencies.
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
             if ["CARGO_PKG_", "CARGO_MANIFEST_"]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::DEADLINE;
 
 /// One output stream of a program.
-/// A thread reads it, so that the program never waits for the test.
+/// A thread reads the stream, so that the program never waits for the test.
 pub struct Stream(Mutex<Output>);
 
 struct Output {
@@ -22,14 +22,14 @@ struct Output {
 /// Reason why there is no line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoLine {
-    /// No line was written in time.
+    /// No line was written within the limit.
     Timeout,
     /// The stream has ended.
     End,
 }
 
 impl Stream {
-    /// Starts to read.
+    /// Creates a stream, and a thread that reads `source`.
     pub fn new(mut source: impl Read + Send + 'static) -> Self {
         let (sender, chunks) = channel();
         thread::spawn(move || {
@@ -69,7 +69,7 @@ impl Stream {
         output.text()
     }
 
-    /// Returns all text, after the last process has closed the stream.
+    /// Waits until all processes have closed the stream, and returns all text.
     #[track_caller]
     pub fn all(&self) -> String {
         let mut output = self.lock();
@@ -117,7 +117,7 @@ impl Stream {
         }
     }
 
-    /// Waits for a line with this beginning, and returns its rest.
+    /// Waits for a line with this beginning, and returns the rest of the line.
     #[track_caller]
     pub fn await_line(&self, beginning: &str) -> String {
         loop {

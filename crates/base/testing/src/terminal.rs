@@ -18,7 +18,7 @@ use crate::{DEADLINE, Process};
 /// Number of lines that are kept above the screen.
 const HISTORY: usize = 100_000;
 
-/// A program that runs in the foreground of its controlling terminal.
+/// A program that runs in the foreground of its own controlling terminal.
 pub struct Terminal {
     process: Process,
     keys: File,
@@ -53,7 +53,7 @@ impl Terminal {
             .stdout(theirs.try_clone().unwrap())
             .stderr(theirs);
         let process = Process::start(&mut command);
-        // The end is detected when no process, including this one, has the other side open.
+        // The output ends when no process, including this one, has the other side open.
         drop(command);
         let shown = Shown {
             parser: vt100::Parser::new(positive(rows), positive(columns), HISTORY),
@@ -84,7 +84,7 @@ impl Terminal {
         }
     }
 
-    /// Presses keys.
+    /// Sends key presses to the program.
     pub fn press(&self, keys: &[u8]) {
         (&self.keys).write_all(keys).unwrap();
     }
@@ -112,7 +112,7 @@ impl Terminal {
         self.shared.0.lock().unwrap().raw.clone()
     }
 
-    /// Waits until the screen meets a condition, and returns it.
+    /// Waits until the screen meets a condition, and returns the screen.
     #[track_caller]
     pub fn wait_for(&self, what: &str, is_like_that: impl Fn(&[String]) -> bool) -> Vec<String> {
         let deadline = Instant::now() + DEADLINE;

@@ -1,7 +1,7 @@
 //! Arguments of a program.
 
 /// Arguments of a program: one text that is split at blanks, or a list.
-/// Two of them can also be combined into a pair.
+/// A pair of two such values is their concatenation.
 pub trait Words {
     /// Returns each argument.
     fn words(self) -> Vec<String>;

@@ -8,10 +8,10 @@ use crate::handshake::{self, ANSWER_LENGTH, LONGEST_REFUSAL, Refused};
 use crate::token::nonce;
 use crate::{Credentials, Identity, Session, Token};
 
-/// Shortest time of a read or write. Zero would mean no limit.
+/// Minimum timeout of a read or write; a timeout of zero is invalid.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Longest time in which a server has to prove its identity.
+/// Maximum time for the handshakes with a server.
 /// The caller's limit may be longer.
 const MOST: Duration = Duration::from_secs(10);
 
@@ -26,10 +26,10 @@ pub enum Channel {
 /// Reason why a connection cannot be used. The texts follow the peer's address.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// One side refuses the other, and another attempt will not change that.
+    /// One side refuses the other, so another attempt would fail, too.
     #[error("{0}")]
     Refused(String),
-    /// The peer closed the connection, or sent nothing.
+    /// The peer closed the connection, or did not answer in time.
     #[error("{0}")]
     Silent(String),
 }
@@ -38,8 +38,8 @@ impl Channel {
     /// Opens the connecting side on a blocking stream.
     ///
     /// Carries out the handshakes of TLS and of the token, if there are credentials for them.
-    /// Returns bytes that have to be sent before the caller's own bytes. Takes at most `within`,
-    /// and at most 10 s. Changes the read and write timeouts of the stream.
+    /// Returns bytes that the caller must send before its own bytes. The handshakes may take at
+    /// most `within`, and at most 10 s. Changes the read and write timeouts of the stream.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl Channel {
         }
     }
 
-    /// Reads the rest of a line that arrived instead of an answer.
-    /// Returns the whole text of the line.
+    /// Reads the rest of a refusal that arrived instead of an answer.
+    /// Returns a message with the reason.
     pub fn rest_of_refusal(&mut self, first: &[u8]) -> String {
         let mut line = first.to_vec();
         let mut piece = [0; LONGEST_REFUSAL];
@@ -137,7 +137,7 @@ impl Channel {
     }
 
     /// `true` if the connection is encrypted.
-    /// Then decrypted bytes may be available although nothing more arrives.
+    /// In this case, decrypted bytes may be available although the stream is not readable.
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -168,14 +168,15 @@ fn unanswered(error: io::Error) -> OpenError {
              --token-file here"
                 .to_owned()
         }
-        // The peer checks our certificate after its own part of the handshake.
+        // The peer checks this process's certificate only after this side has completed the
+        // handshake.
         io::ErrorKind::InvalidData => return OpenError::Refused(format!("TLS failed: {error}")),
         _ => error.to_string(),
     })
 }
 
 /// Returns the text for bytes that arrived instead of an answer.
-/// It is the reason for the refusal, or the bytes themselves.
+/// The text contains the reason for the refusal, or the bytes themselves.
 fn shown(bytes: &[u8]) -> String {
     match handshake::reason(bytes) {
         Some(reason) => format!("it refused the connection: {}", reason.escape_ascii()),

@@ -1,4 +1,4 @@
-//! Credentials: the proof that a process belongs to its job.
+//! The credentials with which a process proves that it belongs to its job.
 
 use std::fmt;
 use std::fs;
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::token::WeakToken;
 use crate::{Identity, Token};
 
-/// The token of the job and the certificates of this process, if any.
+/// The token of the job and the certificates of this process, both optional.
 /// Clones are cheap.
 #[derive(Clone, Default)]
 pub struct Credentials {
@@ -23,7 +23,7 @@ pub struct Credentials {
     pub identity: Option<Arc<Identity>>,
 }
 
-/// A job token that cannot be read.
+/// Reason why a job token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
@@ -45,13 +45,13 @@ pub enum TokenError {
 }
 
 impl Credentials {
-    /// `true` if a peer has to prove nothing.
+    /// `true` if a peer does not have to prove anything.
     pub fn is_empty(&self) -> bool {
         self.token.is_none() && self.identity.is_none()
     }
 }
 
-/// Compares tokens by value, and certificates by the identity of the value.
+/// Compares tokens by value, and certificates by address.
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
         let same_token = match (&self.token, &other.token) {
@@ -80,29 +80,31 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// Returns [`TokenError`] if the file cannot be read, or has fewer than 16 bytes.
+    /// Returns [`TokenError`] if the file cannot be read, or the token has fewer than 16 bytes.
     pub fn from_file(path: &Path) -> Result<Self, TokenError> {
         let unreadable = |source| TokenError::File {
             path: path.to_owned(),
             source,
         };
-        // The bytes do not stay in memory that is freed, because a core file may contain that
+        // The bytes are zeroed before their memory is freed, because a core file may contain that
         // memory.
         let text = Zeroizing::new(fs::read(path).map_err(unreadable)?);
         Self::of(&text, path.display().to_string())
     }
 
-    /// Creates a token from a text; errors name its origin, `origin`.
+    /// Creates a token from a text without surrounding white space.
+    ///
+    /// Errors contain `origin`, the file or variable of the text.
     ///
     /// # Errors
     ///
-    /// Returns [`TokenError::Weak`] if it has fewer than 16 bytes.
+    /// Returns [`TokenError::Weak`] if the token has fewer than 16 bytes.
     pub fn of(text: &[u8], origin: String) -> Result<Self, TokenError> {
         Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { origin, source })
     }
 }
 
-/// `true` if users other than the owner may read a file.
+/// `true` if the permissions of a file let other users than its owner read it.
 ///
 /// # Errors
 ///

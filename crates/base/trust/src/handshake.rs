@@ -1,6 +1,6 @@
 //! The first bytes of a connection between two processes of a job with a token.
 //!
-//! Each process proves to the other that it has the token, before either reads anything else.
+//! Each process proves to the other that it has the token before the other reads anything else.
 //!
 //! ```text
 //!   connector                               acceptor
@@ -18,10 +18,10 @@
 use crate::token::{HandshakeRole, NONCE_LENGTH, Token};
 
 /// The first byte of a hello.
-/// It is the first of the opcodes that the store's table reserves for the token.
+/// This is the first of the opcodes that the store's table reserves for the token.
 pub const OPCODE: u8 = 0x30;
 
-/// The first byte of a TLS connection: a record of the handshake.
+/// The first byte of a TLS connection: the type of a handshake record.
 pub const TLS_RECORD: u8 = 0x16;
 
 /// The first bytes of a hello: the opcode, a name and the version.
@@ -36,19 +36,19 @@ pub const PROOF_LENGTH: usize = 32;
 /// Number of bytes of the acceptor's answer.
 pub const ANSWER_LENGTH: usize = HELLO_LENGTH + PROOF_LENGTH;
 
-/// Beginning of the line for a refused peer.
+/// Beginning of the refusal line, which a refused peer receives.
 pub const REFUSAL: &str = "rdzv refuses: ";
 
-/// Maximum number of bytes of such a line.
+/// Maximum number of bytes of a refusal line, including the newline.
 pub const LONGEST_REFUSAL: usize = 300;
 
-/// A hello.
+/// A hello as bytes.
 pub type HelloBytes = [u8; HELLO_LENGTH];
 
 /// Reason why a peer is refused. The text follows "the peer …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The peer has another token, or repeats bytes of another peer.
+    /// The peer has another token, or replays the bytes of another peer.
     #[error("has a different job token; check that both sides read the same --token-file")]
     WrongToken,
     /// The peer uses another version of the handshake.
@@ -94,7 +94,7 @@ pub struct Acceptor {
     received: Vec<u8>,
 }
 
-/// Progress after some bytes from the connector.
+/// Progress of the handshake after bytes from the connector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// More bytes are needed.
@@ -107,7 +107,7 @@ pub enum Progress {
 }
 
 impl Acceptor {
-    /// Creates the acceptor's side. The nonce has to be random and used once.
+    /// Creates the acceptor's side. The nonce must be random and used only once.
     pub fn new(token: Token, nonce: [u8; NONCE_LENGTH]) -> Self {
         Self {
             token,
@@ -158,7 +158,7 @@ impl Acceptor {
     }
 }
 
-/// Returns the line for a refused peer.
+/// Returns the refusal line with this reason, truncated to its maximum length.
 pub fn refusal(why: &str) -> Vec<u8> {
     let line = format!("{REFUSAL}{why}");
     let mut end = line.len().min(LONGEST_REFUSAL - 1);
@@ -168,14 +168,14 @@ pub fn refusal(why: &str) -> Vec<u8> {
     [&line.as_bytes()[..end], b"\n"].concat()
 }
 
-/// `true` if the bytes begin such a line, even with only a part of its head.
+/// `true` if the bytes are the beginning of a refusal line, however short.
 pub fn is_refusal(bytes: &[u8]) -> bool {
     let common = bytes.len().min(REFUSAL.len());
     common > 0 && bytes[..common] == REFUSAL.as_bytes()[..common]
 }
 
-/// Returns the reason in such a line, if the bytes begin with its whole head.
-/// The text comes from the peer and has to be escaped before it is shown.
+/// Returns the reason in a refusal line, if the bytes begin with [`REFUSAL`].
+/// The text comes from the peer and must be escaped before it is displayed.
 pub fn reason(bytes: &[u8]) -> Option<&[u8]> {
     let text = bytes.strip_prefix(REFUSAL.as_bytes())?;
     text.split(|byte| *byte == b'\n').next()

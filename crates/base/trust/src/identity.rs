@@ -1,6 +1,7 @@
 //! The identity of a worker in TLS.
 //!
-//! It consists of a certificate, a key, and the authority whose certificates the worker accepts.
+//! An identity consists of a certificate, a key, and the authority whose certificates the worker
+//! accepts.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +21,7 @@ use rustls::{
 /// Scheme of the names of workers that cannot be host names.
 const URI: &str = "rdzv:";
 
-/// The certificate that this worker presents, and the authority it trusts.
+/// The certificate that this worker presents, and the authority that it trusts.
 pub struct Identity {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
@@ -46,8 +47,8 @@ impl Identity {
     /// Reads PEM files.
     ///
     /// The files are the certificate of this worker, its private key, and the certificate of the
-    /// authority that signs all workers' certificates. The first file may contain intermediate
-    /// certificates too.
+    /// authority that signs all workers' certificates. The first file may also contain intermediate
+    /// certificates.
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl ServerCertVerifier for Hosts {
     }
 }
 
-/// Returns the worker names that a certificate is for.
+/// Returns the worker names in a certificate.
 pub(crate) fn worker_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(parsed) = webpki::EndEntityCert::try_from(certificate) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! One TLS connection: the handshake, and bytes in and out without waiting.
+//! One TLS connection: the handshake, and reading and writing of bytes.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,10 +12,10 @@ use rustls::{
 use crate::identity::{Identity, worker_names};
 
 /// Maximum number of bytes of buffer space per read.
-/// The space has to be cleared before the read.
+/// The limit bounds the work of a read, which first zeroes the space.
 const READ_AT_ONCE: usize = 256 << 10;
 
-/// A TLS connection over a stream that never blocks.
+/// A TLS connection over a stream. If the stream never blocks, no call waits.
 pub struct Session<S> {
     tls: Connection,
     stream: S,
@@ -63,8 +63,9 @@ impl<S: Read + Write> Session<S> {
         &self.stream
     }
 
-    /// Continues the handshake without waiting; `true` if it is complete.
-    /// Otherwise the caller waits for input, or for room to write if [`Session::wants_room`].
+    /// Continues the handshake as far as possible; `true` if it is complete.
+    /// Otherwise, the caller must wait until the stream is readable, or writable if
+    /// [`Session::wants_room`].
     ///
     /// # Errors
     ///
@@ -104,7 +105,7 @@ impl<S: Read + Write> Session<S> {
     fn pull(&mut self) -> io::Result<usize> {
         let count = self.tls.read_tls(&mut self.stream)?;
         if let Err(error) = self.tls.process_new_packets() {
-            // An alert notifies the peer, whether or not it still reads.
+            // An alert notifies the peer, if it still reads.
             let _ = self.flush();
             return Err(io::Error::new(io::ErrorKind::InvalidData, explain(&error)));
         }
@@ -133,7 +134,8 @@ impl<S: Read + Write> Session<S> {
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(into) {
-                // A connection also ends without a closing alert. Frames show if one is cut.
+                // A connection may end without a closing alert. The caller's protocol detects
+                // missing bytes.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
@@ -177,10 +179,10 @@ impl<S: Read + Write> Session<S> {
         Ok(std::mem::take(&mut self.owed))
     }
 
-    /// `true` if received bytes are decrypted already.
+    /// `true` if the next read returns decrypted bytes or an error of TLS.
     pub fn has_plaintext(&mut self) -> bool {
         let state = self.tls.process_new_packets();
-        // The next read reports the error.
+        // The next read returns the error.
         state.map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 

@@ -14,11 +14,11 @@ pub const NONCE_LENGTH: usize = 32;
 pub const SHORTEST: usize = 16;
 
 /// A secret that all workers of a job share.
-/// It is never sent, and never printed.
+/// The token is never sent and never printed.
 #[derive(Clone)]
 pub struct Token(Arc<hmac::Key>);
 
-/// A token that is too short to be a secret.
+/// Error: a token is too short to be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a job token of {0} bytes is too easy to guess: use at least {SHORTEST} random bytes")]
 pub struct WeakToken(usize);
@@ -45,7 +45,7 @@ impl Token {
         Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, secret))))
     }
 
-    /// Returns the proof of the side in this role: HMAC-SHA-256 of both hellos.
+    /// Returns the proof of the side in this role: an HMAC-SHA-256 of both hellos.
     ///
     /// # Panics
     ///
@@ -74,7 +74,7 @@ const BEARER: &[u8] = b"rdzv status pages";
 
 impl Token {
     /// Returns the bearer token for readers of status pages.
-    /// It has 64 hexadecimal digits. The job token cannot be derived from it.
+    /// The bearer token has 64 hexadecimal digits. The job token cannot be derived from it.
     pub fn bearer(&self) -> String {
         let tag = hmac::sign(&self.0, BEARER);
         tag.as_ref()
@@ -83,7 +83,7 @@ impl Token {
             .collect()
     }
 
-    /// `true` if this is the bearer token.
+    /// `true` if `shown` is the bearer token.
     /// The check takes the same time for every wrong text.
     pub fn is_bearer(&self, shown: &str) -> bool {
         let digits = shown.as_bytes().chunks(2).map(|pair| {

@@ -20,7 +20,7 @@ pub(crate) struct Member {
 impl Member {
     /// Returns the other ranks in descending order, starting below this rank.
     ///
-    /// After rank 0 they continue from the highest rank.
+    /// After rank 0, the order continues with the highest rank.
     pub(crate) fn others(self) -> impl Iterator<Item = u32> {
         (0..self.rank)
             .rev()
@@ -43,9 +43,9 @@ impl Member {
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     member: Member,
-    /// Listener; `None` once the group is broken.
+    /// Listener; `None` after [`close`](Self::close).
     ///
-    /// Then late peers are refused immediately.
+    /// The system then refuses late peers immediately.
     listener: Option<Listener>,
     handshakes: Vec<Handshake>,
     /// `true` if this rank accepts offered memory.
@@ -75,7 +75,7 @@ impl Acceptor {
 
     /// Accepts connections and reads their first frames.
     ///
-    /// Returns the peers among them. `present` is `true` for a peer that was already connected. A
+    /// Returns the accepted peers. `present` is `true` for a peer that was already connected. A
     /// connection with an unexpected hello is refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,

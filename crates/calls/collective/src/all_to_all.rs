@@ -44,7 +44,7 @@ impl ProcessGroup {
         self.run_schedule(operation, elements, &schedule, buffers, None)
     }
 
-    /// Sends parts of different lengths to all ranks, and receives one from each.
+    /// Sends parts of different lengths to all ranks; receives one part from each.
     ///
     /// The `n`-th part of `source` is sent to rank `n`. The part that rank `n` sends to this rank
     /// becomes the `n`-th part of `target`. The parts are consecutive, and their lengths in

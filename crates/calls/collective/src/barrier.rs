@@ -20,10 +20,10 @@ impl ProcessGroup {
 
     /// Blocks until all ranks have called this function, and names missing ranks.
     ///
-    /// Rank 0 waits for all other ranks for up to `timeout`. Then it names every missing rank, with
-    /// the last operation in which that rank participated.
+    /// Rank 0 waits for all other ranks for up to `timeout`. After that, the error names every
+    /// missing rank, with the last operation in which that rank participated.
     ///
-    /// The other ranks wait for rank 0 for at least the timeout of the group.
+    /// The other ranks wait for rank 0 for the longer of `timeout` and the timeout of the group.
     ///
     /// # Errors
     ///

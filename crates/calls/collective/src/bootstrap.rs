@@ -5,14 +5,14 @@
 //!   rdzv/process_group/<name>/<epoch>/<rank>   that rank: "<address>:<port> <port> <name> <host>"
 //! ```
 //!
-//! The first port is for collectives, the second for messages. The name is that of this rank's Unix
-//! sockets. The host is an identity that only processes of one host share; see `socket`. Name and
-//! host may be missing.
+//! The first port is for collectives, the second for messages. The name identifies this rank's Unix
+//! sockets. The host is an identity that only processes of one host and network namespace share;
+//! see `socket`. Name and host may be missing.
 //!
 //! The group id authorises a rank to join, and is kept only in the store. Every user of the host
 //! can read the socket names, so they are drawn independently of the group id.
 //!
-//! The store is needed only for the bootstrap. Connections are made at their first use.
+//! The store is needed only for the bootstrap. Connections are opened at their first use.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,7 +34,7 @@ use crate::socket::{Endpoint, Listener, Setup, host_name, local_name, messages_n
 pub struct GroupOptions {
     /// Name that distinguishes the groups in one store (default `default`).
     pub name: String,
-    /// Sequence number of this group among those with its name (default 0).
+    /// Sequence number of this group among groups of the same name (default 0).
     ///
     /// After a failure, the ranks form the next group
     /// ([`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild)).
@@ -44,8 +44,8 @@ pub struct GroupOptions {
     /// Address at which the other ranks can reach this host.
     ///
     /// The default is the address from which this host reaches the store
-    /// ([`Store::address_of_this_host`]). It is the loopback address if the store has no
-    /// connection, or if its URL names `localhost` or a loopback address.
+    /// ([`Store::address_of_this_host`]). The default is the loopback address if the store has no
+    /// connection, or if the store's URL names `localhost` or a loopback address.
     /// [`address_towards`](rdzv_store::address_towards) finds the address towards another host.
     pub address: Option<IpAddr>,
     /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).
@@ -56,7 +56,7 @@ pub struct GroupOptions {
     pub shared: bool,
     /// Maximum number of bytes that one operation reserves for data of other ranks.
     ///
-    /// It applies if the other ranks specify the size (default 16 GiB).
+    /// The limit applies if the other ranks specify the size (default 16 GiB).
     pub largest: u64,
 }
 
@@ -196,7 +196,7 @@ impl Joining<'_> {
 
     /// Returns the endpoints of all ranks for collectives and messages.
     ///
-    /// The endpoints of this host are local.
+    /// Endpoints of ranks on this host also have a socket name.
     fn all_endpoints(&self, host: Option<&str>) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -232,8 +232,8 @@ impl Joining<'_> {
 
     fn failed(&self, source: StoreError) -> CollectiveError {
         if let StoreError::WaitTimeout { missing, .. } = &source {
-            // A missing key of the group means that rank 0 has not arrived. Nothing is known about
-            // the other ranks then.
+            // A missing key of the group means that rank 0 has not arrived. In this case nothing is
+            // known about the other ranks.
             let rank_of = |key: &String| match key.rsplit('/').next()? {
                 "group" => Some(0),
                 rank => rank.parse().ok(),

@@ -7,9 +7,9 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
 
-/// Maximum size in bytes per rank for the algorithm that minimises steps.
+/// Size in bytes per rank below which the algorithm minimises steps.
 ///
-/// Larger data uses the algorithm that minimises bytes.
+/// Other data uses the algorithm that minimises bytes.
 const SMALL: usize = 64 * 1024;
 
 impl ProcessGroup {

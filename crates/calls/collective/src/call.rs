@@ -5,7 +5,7 @@ use std::fmt;
 use crate::element::ElementType;
 use crate::reduce_op::ReduceOp;
 
-/// Call of an operation, which all participating ranks must make alike.
+/// Call of an operation; all participating ranks must make the same call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
     /// Operation and its arguments.

@@ -109,7 +109,8 @@ pub trait Element:
     /// The order of the operands matters for some values, such as NaN and negative zero.
     fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self;
 
-    /// Divides the value by `by`, at least 1, for an average. Only numbers change.
+    /// Divides the value by `by`, at least 1, for an average.
+    /// Booleans do not change.
     fn divide(self, _by: u32) -> Self {
         self
     }
@@ -233,8 +234,7 @@ macro_rules! float {
             fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self {
                 match reduce {
                     ReduceOp::Product => left * right,
-                    // If either value is not a number, the result is the left value or not a
-                    // number.
+                    // If either value is NaN, the result is NaN.
                     ReduceOp::Min if left.is_nan() || left < right => left,
                     ReduceOp::Max if left.is_nan() || left > right => left,
                     ReduceOp::Min | ReduceOp::Max => right,

@@ -1,6 +1,6 @@
 //! Errors of a process group.
 //!
-//! Each error names the rank at fault, its address and the operation.
+//! Errors of operations name the rank at fault, its address and the operation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use crate::wire::{AbortCause, GroupRefusal};
 /// Error from creating a group, or from an operation in a group.
 ///
 /// Most errors break the group, because it is unknown which data has arrived. Only
-/// [`CollectiveError::Argument`] and [`CollectiveError::Object`] leave it usable. After other
-/// errors, form the next group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a
-/// group with another name.
+/// [`CollectiveError::Argument`] and [`CollectiveError::Object`] leave the group usable. After
+/// other errors, form the next group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild),
+/// or a group with another name.
 #[derive(Debug, Error)]
 pub enum CollectiveError {
     /// An argument is invalid, as the text explains. The group is still usable.
@@ -108,9 +108,10 @@ pub enum CollectiveError {
         /// Time since the operation started.
         elapsed: Duration,
     },
-    /// Another thread of this process interrupted the operation.
+    /// A thread of this process interrupted the operation.
     ///
-    /// The thread used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
+    /// The thread used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker) or
+    /// [`ProcessGroup::watch`](crate::ProcessGroup::watch).
     #[error(
         "{call}: rank {rank} was interrupted by a thread after {:.1} s; this process group can no \
          longer be used\n\
@@ -262,7 +263,7 @@ pub enum CollectiveError {
     Part {
         /// Rank that has the elements.
         rank: u32,
-        /// Number of elements that it has for this rank.
+        /// Number of elements that the rank has for this rank.
         length: u64,
         /// Number of elements that this rank expects.
         room: u64,

@@ -1,10 +1,10 @@
 //! Execution of a schedule on buffers.
 //!
-//! The parts are cut into pieces, and the whole schedule runs on each piece. So no message is
-//! longer than [`Mesh::longest`], and a rank passes a piece on while the next one arrives. Sending
-//! only queues the data. A rank receives while its own data is in flight, and waits for the sending
-//! only when it is behind by more than one message. With INV-C1 of the schedules this cannot
-//! deadlock.
+//! The parts are cut into pieces, and the whole schedule runs on each piece. No message is
+//! therefore longer than [`Mesh::longest`], and a rank passes a piece on while the next one
+//! arrives. Sending only queues the data. A rank receives while its own data is in flight, and
+//! waits for the sending only when it is behind by more than one message. INV-C1 of the schedules
+//! excludes deadlocks.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ pub(crate) enum Buffers<'a, T> {
 
 /// Memory for received values before their combination.
 ///
-/// It consists of words, so that values of every type are aligned in it.
+/// The memory consists of 8-byte words, so that values of every type are aligned.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch(Vec<u64>);
 

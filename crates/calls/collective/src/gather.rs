@@ -37,7 +37,7 @@ impl ProcessGroup {
 
     /// Copies the values from all ranks to all ranks.
     ///
-    /// On return, `all` contains them concatenated in rank order.
+    /// On return, `all` contains the values concatenated in rank order.
     ///
     /// Each rank must pass the same number of values, and a buffer for the values from all ranks.
     /// Up to 32 KiB in total, the ranks use an algorithm with few steps (Bruck). Larger data goes
@@ -51,8 +51,8 @@ impl ProcessGroup {
 
     /// Performs [`all_gather`](Self::all_gather) in place.
     ///
-    /// `all` has one part of equal length for each rank. The caller has already put its own values
-    /// into its part.
+    /// `all` has one part of equal length for each rank. The caller must have written its own
+    /// values to its part.
     pub fn all_gather_inplace<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;

@@ -21,7 +21,7 @@ use crate::shared_reduction;
 
 /// Membership of one rank in a group of cooperating processes.
 ///
-/// Dropping it leaves the group. Ranks that still wait for this rank get an error.
+/// Dropping the membership leaves the group. Ranks that still wait for this rank get an error.
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
@@ -88,7 +88,7 @@ impl ProcessGroup {
         Self::with_options(store, rank, world_size, &options)
     }
 
-    /// Returns the sequence number of this group among those with its name.
+    /// Returns the sequence number of this group among groups of the same name.
     ///
     /// The first group has number 0.
     pub fn epoch(&self) -> u64 {
@@ -253,7 +253,7 @@ impl ProcessGroup {
 
     /// `true` if shared buffers reduce large buffers.
     ///
-    /// All ranks have the same result.
+    /// All ranks return the same value.
     pub(crate) fn has_shared_buffers(&self) -> bool {
         self.mesh.is_local() && self.world_size() <= shared_reduction::MOST_RANKS
     }

@@ -1,6 +1,6 @@
 //! Connection that was accepted from a peer and carries its data.
 //!
-//! It never blocks.
+//! No operation on the connection blocks.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -107,7 +107,8 @@ pub(crate) struct Inbound {
     pub(crate) socket: Socket,
     /// Shared memory that carries the data instead of the socket.
     ///
-    /// Then the socket carries only an abort of the peer, or the end of the connection.
+    /// With shared memory, the socket carries only an abort of the peer, or the end of the
+    /// connection.
     shared: Option<Shared>,
     control: Control,
 }
@@ -174,7 +175,7 @@ impl Inbound {
 
     /// Prepares the ring for a sleep of this rank.
     ///
-    /// `false` if the ring already has data.
+    /// Returns `false` if the ring already has data.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let ring = self.ring();
         ring.is_none_or(Consumer::prepare_to_sleep)
@@ -196,7 +197,7 @@ impl Inbound {
 
     /// Reads available bytes, up to the end of the frame.
     ///
-    /// `Ok(true)` if there were any.
+    /// Returns `Ok(true)` if there were any bytes.
     pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
         let read = self.read_some(&mut incoming.room())?;
         incoming.read += read;

@@ -10,7 +10,7 @@ use rdzv_event::Waker;
 
 /// Request to end all operations.
 ///
-/// It stays raised, and its descriptor stays readable.
+/// The request stays raised, and its descriptor stays readable.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     raised: AtomicBool,
@@ -45,7 +45,7 @@ impl AsFd for Interrupt {
 /// Time between two calls of the function of a [`Watch`].
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Function that the waiting thread calls, and that may end the operation.
+/// Function that the waiting thread calls, and that can end the operation.
 pub(crate) struct Watch {
     ends: Box<dyn FnMut() -> bool + Send>,
     called: Instant,

@@ -24,9 +24,8 @@
 //! - `schedule` determines for each algorithm the messages of a rank in each step, and the peer of
 //!   each message. It consists of pure functions. A new collective operation is mostly a new
 //!   schedule.
-//! - `exchange` runs a schedule on a buffer, in pieces of bounded size. If all ranks are on one
-//!   host and can read each other's memory, `shared_reduction` reduces large buffers without a
-//!   schedule.
+//! - `exchange` runs a schedule on a buffer, in pieces of bounded size. If a group has at most 16
+//!   ranks and all are on one host, `shared_reduction` reduces large buffers without a schedule.
 //! - `mesh` owns the connections of one rank, and contains the only code that blocks (`polling`). A
 //!   group without a queue and without messages has no threads, and uses no CPU time outside of
 //!   calls.

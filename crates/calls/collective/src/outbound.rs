@@ -1,6 +1,6 @@
 //! Connection that was dialled to a peer and carries data to it.
 //!
-//! It never blocks.
+//! No operation on the connection blocks.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -27,7 +27,7 @@ pub(crate) struct Outbound {
     sent: usize,
     reply: Control,
     accepted: bool,
-    /// `true` once data was sent.
+    /// `true` once data was posted.
     ///
     /// Before that, the connection only detects the peer's end.
     carries_data: bool,
@@ -106,8 +106,8 @@ impl Outbound {
 
     /// `true` if more than `most` bytes of data are still to be sent.
     ///
-    /// With 0, also if the peer has not accepted the hello. Closing a connection with an unread
-    /// answer would discard data in flight.
+    /// With `most` 0, this is also `true` until the peer has accepted the hello, because closing a
+    /// connection with an unread answer would discard data in flight.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
         self.carries_data && (self.queued() > most || (most == 0 && !self.accepted))
     }
@@ -148,7 +148,7 @@ impl Outbound {
 
     /// Prepares the ring for a sleep of this rank.
     ///
-    /// `false` if the ring already has space.
+    /// Returns `false` if the ring already has space.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let waits = self.doorbell().is_some();
         match &mut self.transport {
@@ -164,7 +164,7 @@ impl Outbound {
         }
     }
 
-    /// `true` if the ring has enough space to continue sending.
+    /// `true` if at least a quarter of the ring is free.
     ///
     /// A spinning caller can repeat this check.
     pub(crate) fn can_go_on(&mut self) -> bool {

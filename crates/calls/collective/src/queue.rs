@@ -1,7 +1,7 @@
 //! Asynchronous operations: a thread runs the calls on one group in order.
 //!
 //! The group itself moves between the caller and the thread, so synchronous calls need no lock.
-//! They run on the caller's thread, once the queue is empty.
+//! Synchronous calls run on the caller's thread, once the queue is empty.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -18,7 +18,7 @@ use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 
-/// Step with the thread's group: it puts the group there, uses it or takes it.
+/// Job for the queue thread: stores the group there, uses it or takes it.
 type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
 /// Process group whose asynchronous operations run in the order of the calls.
@@ -143,8 +143,8 @@ impl GroupQueue {
             drop(entry);
             completer.complete(outcome);
         })?;
-        // The queue thread may have been woken on this processor. Without the yield it would wait
-        // for the rest of this thread's time slice.
+        // The queue thread may have been woken on this processor. Without the yield, the queue
+        // thread would wait for the rest of this thread's time slice.
         thread::yield_now();
         Ok(work)
     }
@@ -213,7 +213,7 @@ impl GroupQueue {
 
     /// Returns the function of [`ProcessGroup::breaker`].
     ///
-    /// It also interrupts all operations in the queue.
+    /// The function also interrupts all operations in the queue.
     pub fn breaker(&self) -> Breaker {
         Breaker::clone(&self.breaker)
     }

@@ -19,10 +19,10 @@ impl ProcessGroup {
     /// Combines the values on all ranks element-wise; all ranks get the result.
     ///
     /// Up to 16 KiB, the ranks use recursive doubling (few steps). For larger data, each rank
-    /// combines one part. Up to 16 ranks on one host read from each other's memory. Other ranks
-    /// pass the parts around a ring (few bytes). The order of combination depends only on ranks,
-    /// sizes and hosts. The result is therefore bitwise identical on all ranks and in every run.
-    /// After an error, the values are unspecified.
+    /// combines one part. In groups of at most 16 ranks on one host, the ranks read from each
+    /// other's memory. In other groups, the ranks pass the parts around a ring (few bytes). The
+    /// order of combination depends only on ranks, sizes and hosts. The result is therefore bitwise
+    /// identical on all ranks and in every run. After an error, the values are unspecified.
     pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -84,7 +84,8 @@ impl ProcessGroup {
 
     /// Reduces one part at each rank, on shared buffers or by a schedule.
     ///
-    /// Shared buffers are used if they are faster.
+    /// Shared buffers are used for more than 16 KiB if the group
+    /// [has them](ProcessGroup::has_shared_buffers).
     ///
     /// Ranks for which `takes_all` is true get all parts.
     fn reduce_parts<T: Element>(

@@ -4,8 +4,8 @@
 //! other ranks can read.
 //!
 //! The rank that dials offers a ring and its shared buffer together with its hello, over the Unix
-//! socket. It holds its data back until the accept frame arrives. If the peer declines the offer,
-//! data goes over the socket.
+//! socket. The dialling rank holds its data back until the accept frame arrives. If the peer
+//! declines the offer, data goes over the socket.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,8 +89,8 @@ pub(crate) fn accept(
 
 /// Checks that the peer of this socket may share memory.
 ///
-/// Only processes of the same user on this host may. Others could not do harm with it, but have no
-/// reason to share.
+/// Only processes of the same user on this host may. Other processes could do no harm with the
+/// memory, but have no reason to share.
 fn check(socket: &Socket) -> Result<(), String> {
     if !socket.is_local() {
         return Err("it is not on this host".to_owned());

@@ -37,7 +37,7 @@ pub(crate) const MOST_RANKS: u32 = 16;
 
 /// Number of bytes to copy from a shared buffer before they are combined.
 ///
-/// They stay in the processor's nearest cache.
+/// The bytes stay in the processor's nearest cache.
 const CHUNK: usize = 16 * 1024;
 
 /// Buffer to reduce in place: rank `n` finishes the `n`-th part.
@@ -54,7 +54,7 @@ pub(crate) struct Reduction<'a, T> {
 struct Layout {
     /// Offset of the half.
     half: usize,
-    /// Number of bytes of each part in a half.
+    /// Maximum number of bytes of each part in a half.
     room: usize,
 }
 

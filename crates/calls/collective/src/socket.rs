@@ -1,13 +1,13 @@
 //! Sockets between ranks, which never block.
 //!
 //! Processes on one host use Unix sockets, and other processes use TCP. If a ring in shared memory
-//! is available (`ring`), the Unix socket carries no data.
+//! is available (`shared`), the Unix socket carries no data.
 //!
 //! A Unix socket has 1.5 times the throughput of TCP over loopback, because nothing is cut into
-//! segments and acknowledged. Its name is abstract and random. So there is no file to remove, and
-//! no other process can take the name first. A rank is local if its host and its network namespace
-//! have the same identities as those of this process. TCP is used if the Unix socket is not
-//! available.
+//! segments and acknowledged. Its name is abstract and random. There is therefore no file to
+//! remove, and no other process can take the name first. A rank is local if its host and its
+//! network namespace have the same identities as those of this process. TCP is used if the Unix
+//! socket is not available.
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -129,7 +129,7 @@ impl Socket {
         Ok(read.unwrap_or(0))
     }
 
-    /// Sends the bytes that the socket takes now; 0 if it takes none.
+    /// Sends the bytes that the socket accepts now; 0 if it accepts none.
     pub(crate) fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut nothing = SendAncillaryBuffer::default();
         let flags = SendFlags::NOSIGNAL;

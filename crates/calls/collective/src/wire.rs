@@ -3,7 +3,7 @@
 //! Each direction of a pair has a separate connection, dialled by the sender. Messages from one
 //! rank to another have two more connections, to a separate listener. All numbers are
 //! little-endian, except the version. The version has the byte order of the sender's memory, like
-//! the values. So ranks of different byte order refuse each other.
+//! the values. Ranks of different byte order therefore refuse each other.
 //!
 //! ```text
 //!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)
@@ -96,7 +96,7 @@ impl Hello {
     }
 }
 
-/// Reason why a rank caused another rank to fail. Reads after "rank 3 …".
+/// Reason why a rank caused another rank to fail. The text follows "rank 3 …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AbortCause {
     /// The rank exited or left the group.
@@ -131,7 +131,8 @@ impl AbortCause {
     ];
 }
 
-/// Reason why a rank refuses another rank. Reads after "refused this rank: …".
+/// Reason why a rank refuses another rank.
+/// The text follows "refused this rank: …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GroupRefusal {
     /// The bytes are not a valid hello.
@@ -185,7 +186,8 @@ pub(crate) enum Frame {
     Message { envelope: Envelope, eager: bool },
     /// A receive matches the message of this number.
     ///
-    /// Its memory is free again, and the values of an announced message may be sent.
+    /// An eager message no longer occupies memory at the receiver. The values of an announced
+    /// message can be sent.
     Matched { number: u64 },
     /// Values of an announced message follow.
     Piece { number: u64, payload: u32 },

@@ -33,7 +33,7 @@ pub struct Work<R>(Arc<Shared<R>>);
 
 /// Completing side of the work, used once.
 ///
-/// Dropping it completes the work without a result.
+/// Dropping it completes the work with an error.
 pub(crate) struct Completer<R>(Option<Arc<Shared<R>>>);
 
 struct Shared<R> {
@@ -62,7 +62,7 @@ pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
 }
 
 impl<R> Work<R> {
-    /// Waits for the operation to finish, within the timeout of the group.
+    /// Waits for the operation to finish; the timeout of the operation limits this.
     ///
     /// # Errors
     ///
@@ -100,9 +100,9 @@ impl<R> Work<R> {
     /// Registers a function to call once the operation has finished.
     ///
     /// The function is called after success and after failure, and no lock is held. If the
-    /// operation has already finished, it is called immediately. Otherwise the thread that runs the
-    /// operations of the group calls it, so the function must not wait for such an operation.
-    /// Several functions are called in the order of their registration.
+    /// operation has already finished, the function is called immediately. Otherwise the thread
+    /// that runs the operations of the group calls it, so the function must not wait for such an
+    /// operation. Several functions are called in the order of their registration.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if !state.ended {

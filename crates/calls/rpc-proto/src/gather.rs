@@ -21,7 +21,7 @@ const MAX_LOST: usize = 1024;
 pub struct GatherParticipant {
     /// Name of the member.
     pub name: WorkerName,
-    /// Random number that distinguishes its process from earlier ones of that name.
+    /// Random number that distinguishes the process from earlier ones of that name.
     pub incarnation: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct GatherTable<V, W> {
 }
 
 impl<V, W> GatherTable<V, W> {
-    /// Returns the next gather of these members, this worker included.
+    /// Returns the key of the next gather of these members, this worker included.
     pub fn next(&mut self, members: Vec<GatherParticipant>) -> GatherKey {
         let begun = self.begun.entry(members.clone()).or_default();
         let sequence = *begun;

@@ -4,9 +4,9 @@
 //! process does: a worker that is busy, stopped or in a debugger is not dead. A host without power,
 //! or behind a cut link, acknowledges nothing.
 //!
-//! The system sends *probes* if nothing else is in flight. This module counts the answers to them
-//! and to all other data. It reports a loss only under three conditions. Data was sent, it was
-//! unanswered at more than one poll, and nothing arrived during the whole limit.
+//! The system sends *probes* if nothing else is in flight. This module evaluates the answers to the
+//! probes and to all other data. It reports a loss only under three conditions. Data was sent, the
+//! data was unanswered at more than one poll, and nothing arrived during the whole limit.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 /// Minimum limit: the system sends at most one probe per second.
 pub const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
 
-/// Number of polls, and of probes, in one limit.
+/// Number of polls, and of probes, in a limit of at least 5 s.
 const BEATS: u32 = 5;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts with a connection that works now.
+    /// Creates the heartbeat of a connection that works now.
     pub fn new(rhythm: Rhythm, now: Mono) -> Self {
         Self {
             rhythm,
@@ -125,8 +125,7 @@ impl Heartbeat {
             self.wake_at_the_limit(now, seen.silent);
             return None;
         };
-        // While probes are rare, a single lost probe proves nothing, because the peer accepts
-        // nothing.
+        // If the peer accepts no data, probes are rare, and a single lost probe proves nothing.
         let is_sure = seen.unacknowledged || seen.probes >= 2;
         if is_sure && seen.silent >= limit && now - since >= limit.saturating_sub(2 * beat) {
             return Some(seen.silent);

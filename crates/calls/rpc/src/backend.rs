@@ -23,13 +23,12 @@ pub const ALIAS: &str = "TENSORPIPE";
 
 /// Agent of a backend: a worker that makes and serves calls.
 pub trait Agent: Any + fmt::Debug + Send + Sync {
-    /// Returns the worker of this agent.
+    /// Returns the id and the name of this agent's worker.
     fn info(&self) -> WorkerInfo;
 
     /// Shuts the agent down.
     ///
-    /// If `graceful` is `true`, the agent first waits for the calls of all workers, until the
-    /// deadline.
+    /// If `graceful` is `true`, the agent first waits for calls in flight, for up to `deadline`.
     ///
     /// # Errors
     ///
@@ -47,7 +46,8 @@ impl Agent for RpcAgent {
             return Self::shutdown(self, deadline);
         }
         self.stop();
-        // The agent does not notify the other members: its lease expires.
+        // The agent does not notify the other members. A dynamic group removes it when its lease
+        // expires.
         drop(self.take_group());
         Ok(())
     }
@@ -88,7 +88,7 @@ pub trait RpcBackend: Send + Sync + 'static {
     /// Type of the options; deserializing it must reject unknown keywords.
     type Options: Default + DeserializeOwned;
 
-    /// Creates an agent, and returns when the group has formed.
+    /// Creates an agent, and returns when the agent has joined its group.
     ///
     /// # Errors
     ///

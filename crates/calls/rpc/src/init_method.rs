@@ -1,4 +1,4 @@
-//! Opens the store of a group from the URL of its init method.
+//! Opens a group's store from an init-method URL.
 //!
 //! | URL | store | rank, if none is given |
 //! |---|---|---|
@@ -34,9 +34,9 @@ pub struct OpenedStore {
 ///
 /// # Errors
 ///
-/// `InvalidArgument`, before any network work, for a world size of 0, and for a rank that is not
-/// below the world size. Also for mistakes in the URL, with PyTorch's texts. `Store` if this worker
-/// cannot reach or host the store.
+/// `InvalidArgument` for a world size of 0, for a rank that is not below the world size, and for
+/// mistakes in the URL, with PyTorch's texts. `Store` if this worker cannot reach or host the
+/// store.
 pub fn open_store(
     url: &str,
     rank: Option<u32>,

@@ -1,7 +1,7 @@
-//! Optional agent of the process, which any code can find.
+//! Optional process-wide agent that any code can look up.
 //!
-//! [`RpcAgentBuilder::connect`] creates any number of agents. [`init_rpc`] makes one of them the
-//! agent of the process; [`current`] returns it until it has shut down.
+//! [`RpcAgentBuilder::connect`] creates any number of agents. [`init_rpc`] creates the process-wide
+//! agent. [`current`] returns this agent until the agent has shut down.
 
 use rdzv_lock::Mutex;
 
@@ -42,7 +42,7 @@ impl Reservation {
     }
 
     fn fill(self, agent: RpcAgent) {
-        // The agent is new, so no other code can have set this.
+        // The agent is new, so no other code can have set `on_stop`.
         let _ = agent.core().on_stop.set(ended);
         *AGENT.lock() = AgentSlot::Of(agent);
     }
@@ -57,13 +57,13 @@ impl Drop for Reservation {
     }
 }
 
-/// Connects, and makes the new agent the agent of the process.
+/// Creates the process-wide agent and joins the group.
 ///
 /// # Errors
 ///
-/// [`RpcErrorKind::AlreadyInitialized`] before anything else, if there is an agent or another
-/// thread is creating one; otherwise the errors of [`RpcAgentBuilder::connect`]. After an error of
-/// `connect` the process has no agent, and may try again.
+/// [`RpcErrorKind::AlreadyInitialized`], without connecting, if the process has an agent or another
+/// thread is creating one. Otherwise the errors of [`RpcAgentBuilder::connect`]; after such an
+/// error the process has no agent and can retry.
 pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     let reservation = Reservation::make()?;
     let agent = builder.connect()?;
@@ -87,7 +87,7 @@ pub fn current() -> Result<RpcAgent, RpcError> {
     }
 }
 
-/// Clears the agent of the process if it is this agent, which has stopped.
+/// Clears the process-wide agent if `agent`, which has stopped, is that agent.
 fn ended(agent: &RpcAgent) {
     let mut slot = AGENT.lock();
     let is_it = matches!(&*slot, AgentSlot::Of(current) if current.is(agent));

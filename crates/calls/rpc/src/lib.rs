@@ -13,7 +13,7 @@
 //! |---|---|
 //! | one or several agents | [`RpcAgent::builder`] |
 //! | a single agent per process, found with [`current`] | [`init_rpc()`] |
-//! | agents of other backends, by name | [`backend::BackendRegistry`] |
+//! | agents of other backends, by name | [`backend::RpcBackendRegistry`] |
 //! | a group without an agent | [`group::Group`] |
 //! | connections without calls | [`transport::Listener`], [`transport::connect()`] |
 //! | values encoded as messages | [`message::encode`], [`message::decode`] |

@@ -82,10 +82,10 @@ pub struct RpcOptions {
     pub channels: Vec<String>,
     /// Address at which other workers can reach this host.
     ///
-    /// The default, `None`, is the local address of the connection to the store, if the application
-    /// supplies a store. Otherwise it is the local address from which this host reaches the host in
-    /// the init method, or other networks if the init method has no host. The address is 127.0.0.1
-    /// for `env://` without `MASTER_ADDR`, without a route, and for a store without a connection.
+    /// The default is `None`. If the application supplies a store, the agent then uses the local
+    /// address of the connection to the store. Otherwise the agent uses the local address of the
+    /// route to the init method's host, or to other networks. The fallback is 127.0.0.1; `env://`
+    /// without `MASTER_ADDR` uses it directly.
     #[serde(deserialize_with = "address")]
     pub address: Option<IpAddr>,
     /// Token with which all workers of the job authenticate each other.
@@ -109,9 +109,9 @@ pub struct RpcOptions {
     pub lease: Duration,
     /// Time without a message from a host after which calls to its workers fail.
     ///
-    /// It is also the timeout for opening a TCP connection to a worker. The default is 5 s, and the
-    /// minimum is 2 s. A worker that is busy or stopped does not trigger it, because the operating
-    /// system replies.
+    /// This is also the timeout for opening a TCP connection to a worker. The default is 5 s, and
+    /// the minimum is 2 s. A busy or stopped worker does not trigger this timeout, because its
+    /// operating system replies.
     #[serde(deserialize_with = "seconds")]
     pub heartbeat_limit: Duration,
     /// Maximum size of a message including its tensors, in bytes.

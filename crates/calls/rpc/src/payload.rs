@@ -30,9 +30,10 @@ impl Payload {
     }
 }
 
-/// Function that receives an answer in every case.
+/// Continuation that receives an answer in every case.
 ///
-/// If this is dropped, the function receives an error, because the agent is stopping.
+/// If `Then` is dropped before it has received an answer, the function receives the error of a
+/// stopping agent.
 pub(crate) struct Then<F: FnOnce(Answer)>(Option<F>);
 
 impl<F: FnOnce(Answer)> Then<F> {

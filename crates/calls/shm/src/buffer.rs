@@ -1,6 +1,6 @@
 //! Memory that one process writes and its peers read.
 //!
-//! It is for bytes that many peers need, or that are not read in the order of writing.
+//! A shared buffer is for bytes that many peers need, or that are not read in the order of writing.
 //!
 //! The memory does not describe its content. Readers must get the locations in another way, for
 //! example through a ring. The writer must know when all reads have ended.
@@ -42,8 +42,8 @@ impl SharedBuffer {
 
     /// Reserves the memory from the system, once.
     ///
-    /// Call this before the first write. Otherwise the write would end the process if the system
-    /// has no memory left.
+    /// Call this before the first write. Without the reservation, a write would end the process if
+    /// the system has no memory left.
     ///
     /// # Errors
     ///

@@ -14,24 +14,23 @@
 //! | [`buffer`] | memory that one process writes and many processes copy from |
 //! | [`pool`] | reusable receive buffers |
 //! | [`remote_read`] | reads of another process's memory that is not shared |
-//! | [`spin`] | spinning, for at most a few microseconds |
+//! | [`spin`] | spinning for a short time before a sleep |
 //!
 //! Rules of the whole crate:
 //!
-//! - **A peer can write anything into shared memory at any time.** So this side trusts nothing that
-//!   it reads there. It compares positions with the capacity that it has chosen or checked. It
-//!   copies bytes out before it interprets them, and never makes a reference to bytes that the peer
-//!   can write. A peer that breaks the protocol is an error ([`ShmError::Broken`]). It never causes
-//!   a panic or an access outside of the memory.
+//! - **A peer can write anything into shared memory at any time.** This side therefore trusts
+//!   nothing that it reads there. It compares positions with the capacity that it has chosen or
+//!   checked. It copies bytes out before it interprets them, and never creates a reference to bytes
+//!   that the peer can write. A peer that breaks the protocol is an error ([`ShmError::Broken`]).
+//!   It never causes a panic or an access outside of the memory.
 //! - **A peer can take nothing away.** This side maps a descriptor only if it is sealed against
 //!   shrinking, so an access cannot end in SIGBUS.
 //! - **An idle side sleeps**, on a descriptor that `poll` and `epoll` accept beside sockets.
-//! - This crate does not detect the *end* of a peer, because shared memory does not show it. The
-//!   Unix socket over which the descriptors came reports it as its end of file, so keep that socket
-//!   open.
+//! - Shared memory does not show the *end* of a peer. The Unix socket over which the descriptors
+//!   came reports the end as end of file, so keep that socket open.
 //!
-//! Remote calls and process groups have `unsafe` code only in this crate. Each use states the
-//! invariant that makes it sound.
+//! Remote calls and process groups have `unsafe` code only in this crate and in `rdzv_rpc::dlpack`.
+//! Each use states the invariant that makes it sound.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

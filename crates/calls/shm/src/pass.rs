@@ -99,7 +99,7 @@ pub struct Peer {
     pub group: u32,
 }
 
-/// Returns the process that connected or listened, at that time.
+/// Returns the peer process, as it was when it connected or listened.
 ///
 /// # Errors
 ///

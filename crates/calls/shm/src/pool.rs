@@ -1,8 +1,8 @@
 //! Reusable receive buffers.
 //!
 //! The first access to fresh memory costs more than a copy into it, because the system clears and
-//! maps every page separately. So large buffers return to the pool when their last reader has
-//! dropped them. New buffers get all their pages in one call, and large pages if the system has
+//! maps every page separately. Large buffers therefore return to the pool when their last reader
+//! has dropped them. New buffers get all their pages in one call, and large pages if the system has
 //! them.
 //!
 //! A peer may never send as many bytes as it announced. The buffer for such bytes has addresses for
@@ -25,7 +25,7 @@ const HUGE: usize = 2 << 20;
 /// Maximum number of bytes that a pool keeps for later, without buffers in use.
 const KEEP: usize = 256 << 20;
 
-/// Source of buffers. Clones are handles of the same pool.
+/// Source of buffers. Clones are handles to the same pool.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Shared>);
 
@@ -168,7 +168,7 @@ fn populate(map: &MmapMut, from: usize, to: usize) {
 }
 
 impl Kept {
-    /// Returns the most recently used memory with up to twice this capacity.
+    /// Returns the most recently used memory of one to two times this capacity.
     fn take(&mut self, capacity: usize) -> Option<MmapMut> {
         let fits = |map: &MmapMut| (capacity..=capacity * 2).contains(&map.len());
         let at = self.free.iter().rposition(fits)?;

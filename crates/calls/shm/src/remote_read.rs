@@ -1,9 +1,9 @@
 //! Reads of another process's memory: one copy instead of two, where allowed.
 //!
-//! Permission depends on the user, on namespaces and on the security modules of the system, so it
-//! is tested. A process shows a peer a [`Witness`], and the peer reads it. The reader takes the
-//! process id from the socket ([`pass::peer`](crate::pass::peer)), never from a message. So a peer
-//! can show only its own memory.
+//! Permission depends on the user, on namespaces and on the security modules of the system, so this
+//! module tests it. A process shows a peer a [`Witness`], and the peer reads the witness. The
+//! reader takes the process id from the socket ([`pass::peer`](crate::pass::peer)), never from a
+//! message. A peer can therefore show only its own memory.
 //!
 //! The system may reuse the id of a process that has ended. After a read, check that the socket is
 //! still open before you use the bytes.
@@ -185,7 +185,7 @@ pub enum Denied {
 ///
 /// # Errors
 ///
-/// Returns the reason why it cannot be read.
+/// Returns the reason why the memory cannot be read.
 pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
     let process = peer.process;
     if process == 0 {
@@ -220,7 +220,7 @@ fn yama() -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Permits this process of the same user to read this one, if Yama would not.
+/// Permits another process of the same user to read this process under Yama.
 ///
 /// Earlier readers keep their permission. Yama has one permission per process. With several
 /// readers, the permission is for their nearest common ancestor and all of its descendants, and
@@ -228,7 +228,7 @@ fn yama() -> Option<u32> {
 ///
 /// # Errors
 ///
-/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all reads, or the readers have no
+/// [`Denied::Yama`] if no permission is possible: Yama forbids all reads, or the readers have no
 /// common ancestor. [`Denied::System`] if the call fails.
 pub fn permit(reader: u32) -> Result<(), Denied> {
     static READERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());

@@ -8,9 +8,10 @@
 //!   4096  the bytes; byte n of the stream is at n modulo the capacity
 //! ```
 //!
-//! Each side owns one position. It keeps the true one to itself and only publishes it, so a peer
-//! that overwrites it does no harm. At every poll, each side compares the position of the other
-//! side with its own. The distance between the positions can never exceed the capacity.
+//! Each side owns one position. It keeps the true position in private memory and publishes a copy,
+//! so a peer that overwrites the copy does no harm. At every poll, each side compares the position
+//! of the other side with its own. The distance between the positions can never exceed the
+//! capacity.
 //!
 //! A producer that sleeps because the ring is full is woken when half of the ring is free, not for
 //! each byte.
@@ -42,7 +43,7 @@ pub(crate) const LARGEST: usize = 64 << 20;
 
 /// Maximum number of bytes to copy before they are published.
 ///
-/// So both sides can copy in parallel.
+/// Both sides can then copy in parallel.
 const STEP: usize = 64 << 10;
 
 /// Location of a ring in memory.
@@ -123,9 +124,9 @@ pub struct Producer {
     written: u64,
     /// Position of the consumer at the last poll.
     read: u64,
-    /// Doorbell for which the consumer sleeps.
+    /// Doorbell on which the consumer sleeps.
     data: Doorbell,
-    /// Doorbell for which this side sleeps.
+    /// Doorbell on which this side sleeps.
     space: Doorbell,
     /// `true` if this side has announced a sleep.
     announced: bool,
@@ -191,8 +192,8 @@ impl Producer {
     /// Announces that this side sleeps until at least half of the ring is free.
     ///
     /// If this returns `true`, wait for [`Producer::doorbell`] to become readable, and then call
-    /// [`Producer::awake`]. `false` means that no sleep is necessary. It also means that the peer
-    /// broke the ring, which the next write reports.
+    /// [`Producer::awake`]. `false` means that no sleep is necessary, or that the peer broke the
+    /// ring, which the next write reports.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let layout = &self.layout;
         self.announced = true;
@@ -272,15 +273,15 @@ pub struct Consumer {
     read: u64,
     /// Position of the producer at the last poll.
     written: u64,
-    /// Doorbell for which this side sleeps.
+    /// Doorbell on which this side sleeps.
     data: Doorbell,
-    /// Doorbell for which the producer sleeps.
+    /// Doorbell on which the producer sleeps.
     space: Doorbell,
     /// `true` if this side has announced a sleep.
     announced: bool,
     /// `true` if the doorbell may have rung since it was last cleared.
     ///
-    /// It is cleared at the next sleep, because the bytes that rang it are read first.
+    /// The doorbell is cleared at the next sleep, because the bytes that rang it are read first.
     rung: bool,
 }
 
@@ -326,7 +327,8 @@ impl Consumer {
         Ok(done)
     }
 
-    /// Returns the number of bytes that can be read now. It is cheap to repeat.
+    /// Returns the number of bytes that can be read now.
+    /// This check is cheap to repeat.
     ///
     /// # Errors
     ///
@@ -341,8 +343,8 @@ impl Consumer {
     /// Announces that this side sleeps until there are bytes to read.
     ///
     /// If this returns `true`, wait for [`Consumer::doorbell`] to become readable, and then call
-    /// [`Consumer::awake`]. `false` means that there are already bytes. It also means that the peer
-    /// broke the ring, which the next read reports.
+    /// [`Consumer::awake`]. `false` means that there are already bytes, or that the peer broke the
+    /// ring, which the next read reports.
     pub fn prepare_to_sleep(&mut self) -> bool {
         if std::mem::take(&mut self.rung) {
             self.data.clear();

@@ -45,7 +45,7 @@ impl Memory {
 pub(crate) enum Pages {
     /// The pages exist: a system without memory reports an error now.
     ///
-    /// Otherwise it would end a process later.
+    /// Otherwise the system would end a process later.
     Reserved,
     /// The pages are created at the first access.
     ///
@@ -77,7 +77,7 @@ pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd
 
 /// Reserves all of the memory from the system.
 ///
-/// A system without memory reports an error now. Otherwise it would end a process later.
+/// A system without memory reports an error now. Otherwise the system would end a process later.
 pub(crate) fn reserve(file: &impl AsFd, length: usize) -> Result<()> {
     uninterrupted(|| fallocate(file, FallocateFlags::empty(), 0, length as u64))
         .map_err(ShmError::system("reserve memory to share"))

@@ -46,7 +46,7 @@ impl Flag for AtomicU32 {
 
 /// Announces that this side sleeps, and then checks for work.
 ///
-/// `true` if there is nothing to do: the other side will signal. On `false`, call [`rise`].
+/// Returns `true` if there is nothing to do: the other side will signal. On `false`, call [`rise`].
 pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) -> bool {
     flag.store_relaxed(SLEEPS);
     F::fence();
@@ -55,7 +55,7 @@ pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) 
 
 /// Ends the announced sleep of this side.
 ///
-/// `true` if the other side has signalled, or is about to.
+/// Returns `true` if the other side has signalled, or is about to.
 pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
     flag.exchange(AWAKE) == AWAKE
 }

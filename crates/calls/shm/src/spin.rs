@@ -1,8 +1,8 @@
-//! Busy waiting, for at most a few microseconds.
+//! Busy waiting for a short time before a sleep.
 //!
 //! A wake-up costs tens of microseconds on a virtual machine. An answer that is in flight often
-//! takes one microsecond. So a thread that waits for an *answer* polls for a moment before it
-//! sleeps. A thread that waits for unsolicited messages sleeps immediately, so a process without
+//! takes one microsecond. A thread that waits for an *answer* therefore polls for a moment before
+//! it sleeps. A thread that waits for unsolicited messages sleeps immediately, so a process without
 //! pending requests never spins.
 
 use std::hint::spin_loop;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Time for which a spinning thread keeps its processor.
 ///
-/// After that it offers the processor to other threads between two polls. Two threads that spin for
-/// each other on one processor take this long for each step, so it is short. It is longer than an
-/// answer from another processor takes.
+/// After that it offers the processor to other threads between two polls. The time is short,
+/// because two threads that spin for each other on one processor need it for each step. It is
+/// longer than an answer from another processor takes.
 const KEEP: Duration = Duration::from_micros(4);
 
 /// Minimum time of another thread's turn.
@@ -38,17 +38,18 @@ enum Offers {
 /// Spin budget of threads that repeatedly wait for the same peer.
 ///
 /// Every wait counts, even if the thread sleeps: a wait of 40 us that ended by a wake-up shows that
-/// spinning would have been better. So two sides that both sleep, after a moment without a
-/// processor, return to spinning within a few waits. For that, the budget must be longer than two
-/// wake-ups, because each side's wait then includes both.
+/// spinning would have been better. Two sides that both sleep, after a moment without a processor,
+/// therefore return to spinning within a few waits. The budget must be longer than two wake-ups,
+/// because each side's wait then includes both.
 ///
 /// With more threads than processors ([`crowded`](Self::crowded)), a thread offers its processor
 /// from the first poll on. The peer that it waits for runs there, and neither sleeps. Sleeping
 /// would cost more than the wake-up: on a virtual machine each sleep makes the processor leave the
 /// guest, and it returns to cold caches and predictors.
 ///
-/// A thread beside a computing thread of its process does neither ([`holding`](Self::holding)). The
-/// system would let the computing thread run for milliseconds, even if the peers have sent data.
+/// A thread beside a computing thread of its process never offers its processor
+/// ([`holding`](Self::holding)). The system would let the computing thread run for milliseconds,
+/// even if the peers have sent data.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
@@ -140,8 +141,8 @@ impl SpinBudget {
 /// The thread reads the clock itself.
 ///
 /// If other threads had run on this processor at the end of the last wait, the peer is probably one
-/// of them. Then the processor is offered from the first poll on. Otherwise the thread keeps it for
-/// a few microseconds first.
+/// of them. In that case, the thread offers the processor from the first poll on. Otherwise the
+/// thread first keeps the processor for a few microseconds.
 #[derive(Debug)]
 pub struct Polls<'a> {
     of: &'a SpinBudget,
@@ -171,7 +172,7 @@ impl Polls<'_> {
 
     /// Records the end of the wait at this time.
     ///
-    /// `true` if other threads have run on the processor during the wait.
+    /// Returns `true` if other threads have run on the processor during the wait.
     pub fn end(self, now: Instant) -> bool {
         self.of.learn(now.saturating_duration_since(self.begun));
         self.of.shared.store(self.others_ran, Ordering::Relaxed);
@@ -190,7 +191,7 @@ pub struct SpinWait {
 impl SpinWait {
     /// Polls until `ready` returns `true`, or until this wait's budget is used.
     ///
-    /// `true` if it returned `true`; `false` if it is time to sleep.
+    /// Returns `true` if `ready` returned `true`; `false` if it is time to sleep.
     pub fn spin(&self, mut ready: impl FnMut() -> bool) -> bool {
         loop {
             if ready() {

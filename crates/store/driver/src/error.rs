@@ -1,6 +1,6 @@
 //! Store errors.
 //!
-//! Every error names the peer or file, the key, and the elapsed time.
+//! Most errors name the peer or file, the key and the elapsed time.
 
 use std::borrow::Cow;
 use std::io;
@@ -104,7 +104,7 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// The store did not answer a request that requires no waiting.
+    /// The store did not answer in time, although the request requires no waiting.
     #[error(
         "cannot {operation} key {}: the store at {peer} did not answer within {}ms",
         shown(.key),

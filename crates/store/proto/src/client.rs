@@ -12,16 +12,16 @@
 //!    └──────────────────────────────┘      anything else, at any time: Dead
 //! ```
 //!
-//! An rdzv server may answer a wait with the value itself (0x02). Then `Answering` begins without
-//! another request. If the client cancels at the same time, the value arrives first, followed by
-//! 0x01 (`Cancelled`).
+//! An rdzv server may answer a wait with the value itself (0x02). In this case, `Answering` begins
+//! without another request. If the client cancels at the same time, the value arrives first,
+//! followed by 0x01 (`Cancelled`).
 //!
-//! The protocol has neither request ids nor error replies. So a connection on which anything went
-//! wrong cannot be used again, because its later bytes would be ambiguous. Only a wait that timed
-//! out and was cancelled properly leaves it usable.
+//! The protocol has neither request ids nor error replies. Therefore, a connection on which
+//! anything went wrong cannot be used again: its later bytes would be ambiguous. Only a wait that
+//! timed out and was cancelled properly leaves the connection usable.
 //!
-//! The server's release and the client's cancellation may cross. Then both answers arrive. The keys
-//! existed, so the operation continues, whereas PyTorch reports a timeout.
+//! The server's release and the client's cancellation may cross. In this case, the client receives
+//! both answers. The keys existed, so the operation continues, whereas PyTorch reports a timeout.
 
 use std::time::Duration;
 
@@ -40,27 +40,28 @@ pub struct StoreOperation {
     ///
     /// The driver may send the last value after it.
     pub request: Vec<u8>,
-    /// The answer of the server.
+    /// The expected answer of the server.
     pub expects: Expects,
 }
 
 /// The answer of the server to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expects {
-    /// Nothing.
+    /// The server does not answer.
     Nothing,
     /// A reply that the server sends immediately.
     Reply(Shape),
-    /// One byte when the wait or the barrier is over, after `limit` at the latest.
+    /// One byte when the wait or barrier is over.
+    /// The client waits for at most `limit`.
     Release {
-        /// `Duration::ZERO` checks once.
+        /// Time limit of the wait; with `Duration::ZERO`, the server checks once.
         limit: Duration,
         /// Request to send after the release.
         then: Option<Then>,
     },
 }
 
-/// A request that follows when a wait is over.
+/// A request that the client sends when a wait is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Then {
     /// The request.
@@ -76,7 +77,7 @@ pub struct Then {
 /// The cause of the failure of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OperationFailure {
-    /// The wait was not over in time, and was cancelled.
+    /// The wait was not over within its time limit and was cancelled.
     ///
     /// The connection is still usable.
     #[error("the wait timed out")]
@@ -111,7 +112,7 @@ pub enum Input<'a> {
     Received(&'a [u8]),
     /// Bytes were read into [`ClientMachine::space`].
     Filled,
-    /// The connection was closed by the peer, or broke.
+    /// The peer closed the connection, or the connection broke.
     Closed,
     /// The caller stops the operation.
     ///
@@ -126,7 +127,7 @@ pub enum Input<'a> {
 pub enum Output {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// The operation is over; with a reply if one was expected.
+    /// The operation is over. The result contains a reply if one was expected.
     Done(Result<Option<Reply>, OperationFailure>),
 }
 
@@ -138,15 +139,16 @@ enum State {
         then: Option<Then>,
     },
     Cancelling {
-        /// `true` if the release came after the client had cancelled: it was in flight.
+        /// `true` if the release arrived after the client had sent its cancellation.
         released: bool,
-        /// `true` if the caller stopped the operation: nothing follows a release.
+        /// `true` if the caller stopped the operation.
+        /// No request follows a release then.
         given_up: bool,
         then: Option<Then>,
     },
     Answering {
         reader: ReplyReader,
-        /// `Some` if the client had cancelled: the answer to that follows the reply.
+        /// `Some` if the client has cancelled; the answer to the cancellation follows.
         ///
         /// The value is `true` if the caller stopped the operation.
         cancelled: Option<bool>,
@@ -233,15 +235,15 @@ impl ClientMachine {
     /// Returns the buffer into which the driver may read the rest of a large value.
     ///
     /// The driver reads at most the spare capacity of the buffer and then sends [`Input::Filled`].
-    /// `None`: the driver reads elsewhere and sends [`Input::Received`].
+    /// If this returns `None`, the driver reads into its own buffer and sends [`Input::Received`].
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         let State::Answering { reader, .. } = &mut self.state else {
             return None;
         };
         let missing = reader.missing();
         let space = reader.space()?;
-        // An allocator may return more than the requested capacity; it must not receive bytes of
-        // the next value.
+        // An allocator may return more than the requested capacity; the buffer must not receive
+        // bytes of the next value.
         (space.capacity() - space.len() <= missing).then_some(space)
     }
 
@@ -280,7 +282,7 @@ impl ClientMachine {
     fn ask(&mut self, now: Mono, bytes: Vec<u8>, shape: Shape) {
         self.outbox.push(Output::Send(bytes));
         self.expect(now, shape, None);
-        // A reply of no values is complete without a byte.
+        // A reply without values is complete before a byte arrives.
         self.receive(now, &[]);
     }
 
@@ -372,7 +374,7 @@ impl ClientMachine {
         }
     }
 
-    /// Continues after the end of a wait with the request that follows it, if any.
+    /// Continues after the end of a wait with the next request, if there is one.
     fn go_on(&mut self, now: Mono, then: Option<Then>) {
         match then {
             Some(then) => self.ask(now, then.request, then.shape),

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! The state results from applying all records from the beginning: the last record of a key wins. A
-//! torn record is one whose writer died before finishing it. It is ignored, and the next writer
-//! truncates it ([`Tail::Torn`]). Bytes that cannot begin a record mean that the file does not
-//! belong to a store ([`Tail::Foreign`]). Such a file must not be changed.
+//! torn record is a record whose writer died before finishing it. Readers ignore a torn record, and
+//! the next writer truncates it ([`Tail::Torn`]). Bytes that cannot begin a record mean that the
+//! file does not belong to a store ([`Tail::Foreign`]). Such a file must not be changed.
 //!
-//! This module never opens a file. The driver reads from [`Journal::offset`] on and passes the
-//! bytes to [`Journal::replay`].
+//! This module never opens a file. The driver reads the file from [`Journal::offset`] on and passes
+//! the bytes to [`Journal::replay`].
 
 use std::collections::BTreeMap;
 
@@ -30,18 +30,18 @@ pub const CLOSED_COUNT: &[u8] = b"cleanup/";
 
 /// Maximum length of a key in a record.
 ///
-/// No store has keys of this length. Text or a program that is read as a record would declare
-/// longer keys, which distinguishes a torn record from a foreign file.
+/// No store has keys of this length. A text file or a program, read as a record, declares a longer
+/// key. The limit thus distinguishes a torn record from a foreign file.
 pub const LONGEST_KEY: usize = 16 << 20;
 
-/// Bytes of each of the two length fields.
+/// Size of each of the two length fields, in bytes.
 const LENGTH: usize = 4;
 
-/// A key or value that a record's length field cannot express.
+/// Error: a key or value is too long for the length field of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a {what} of {length} bytes is too long for a store file (at most {most})")]
 pub struct TooLong {
-    /// `key` or `value`.
+    /// Part of the record: `key` or `value`.
     pub what: &'static str,
     /// Length of the key or value in bytes.
     pub length: usize,
@@ -73,14 +73,14 @@ fn length_field(what: &'static str, length: usize, most: usize) -> Result<[u8; 4
     }
 }
 
-/// The rest of a file after its last whole record.
+/// The kind of the bytes after the last whole record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing.
+    /// There are no such bytes.
     Clean,
     /// The beginning of a record.
     Torn,
-    /// Something that is not the beginning of a record.
+    /// Bytes that are not the beginning of a record.
     Foreign,
 }
 
@@ -89,7 +89,7 @@ pub enum Tail {
 pub struct Replayed {
     /// Number of bytes in whole records.
     pub consumed: usize,
-    /// The kind of the rest.
+    /// The kind of the remaining bytes.
     pub tail: Tail,
 }
 
@@ -101,7 +101,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Offset of the next record: the end of the last record that was applied.
+    /// Returns the offset of the next record: the end of the last applied record.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -161,7 +161,7 @@ impl Journal {
 
 /// Reads the first record of `bytes`: its key, its value and its length.
 ///
-/// The error is the kind of the bytes if they are not a whole record.
+/// If the bytes do not begin with a whole record, the error is their kind.
 fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     if bytes.is_empty() {
         return Err(Tail::Clean);
@@ -175,6 +175,8 @@ fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
 }
 
 /// Reads a length and that many bytes; `None` if they are incomplete.
+///
+/// Returns these bytes and the bytes after them.
 fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)

@@ -1,4 +1,4 @@
-//! Keys and queues: the data of a store, and the memory that they take.
+//! Keys and queues: the data of a store, and the memory that they occupy.
 //!
 //! Keys and queues are two name spaces, so a key and a queue may have the same name. Small values
 //! are kept in the map and are copied in and out. Large values are shared, so that neither storing
@@ -15,7 +15,7 @@ use super::wire::fields::Body;
 
 /// Memory of one key or queue entry besides its bytes.
 ///
-/// It covers the map node and the allocation headers.
+/// This covers the map node and the allocation headers.
 pub const ENTRY_OVERHEAD: usize = 96;
 
 /// The data of one store.
@@ -23,20 +23,20 @@ pub const ENTRY_OVERHEAD: usize = 96;
 pub struct Keyspace {
     map: BTreeMap<Box<[u8]>, Entry>,
     queues: BTreeMap<Box<[u8]>, Queue>,
-    /// Counts what is stored from now on.
+    /// Meter of the owner of all values that are stored from now on.
     owner: Meter,
-    /// Counts everything of the store.
+    /// Meter of the whole store.
     meter: Meter,
 }
 
-/// A key's value, and the owner that it counts for.
+/// A key's value, and the meter of its owner.
 #[derive(Debug)]
 struct Entry {
     value: StoredValue,
     owner: Meter,
 }
 
-/// A queue, and the owner that its name counts for.
+/// A queue, and the meter of the owner of its name.
 #[derive(Debug)]
 struct Queue {
     entries: VecDeque<Entry>,
@@ -46,9 +46,9 @@ struct Queue {
 /// A value as the store keeps it.
 #[derive(Debug)]
 pub enum StoredValue {
-    /// Small, or growing by appends.
+    /// A small value, or one that grows by appends.
     Plain(Vec<u8>),
-    /// Large; counted until its last holder drops it.
+    /// A large value, which the meter counts until its last holder drops it.
     Shared(Shared),
 }
 
@@ -61,7 +61,7 @@ impl AsRef<[u8]> for StoredValue {
     }
 }
 
-/// The value under a key is not a number that fits.
+/// Error: the value of a key is not a number that fits into an `i64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotANumber;
 
@@ -75,9 +75,9 @@ impl Keyspace {
         }
     }
 
-    /// Sets the owner of all values that are stored from now on.
+    /// Sets the meter of the owner of all values that are stored from now on.
     ///
-    /// The meter of the owner is part of the store's meter.
+    /// The meter must be part of the store's meter.
     #[inline]
     pub fn store_for(&mut self, owner: &Meter) {
         if !self.owner.is(owner) {
@@ -85,12 +85,12 @@ impl Keyspace {
         }
     }
 
-    /// Returns the owner of the values that are stored now.
+    /// Returns the meter of the owner of the values that are stored from now on.
     pub fn owner(&self) -> &Meter {
         &self.owner
     }
 
-    /// Returns the memory of the keys, queues, values and the rest of the meter.
+    /// Returns all memory that the store's meter counts.
     #[inline]
     pub fn memory(&self) -> usize {
         self.meter.bytes()
@@ -144,7 +144,7 @@ impl Keyspace {
         if let StoredValue::Plain(bytes) = &mut entry.value
             && bytes.len() >= LARGE_BODY
         {
-            // Appends made it large; from now on it is shared, until the next append.
+            // Appends made the value large. From now on the value is shared, until the next append.
             entry.owner.shrink(bytes.capacity());
             let shared = entry.owner.share(std::mem::take(bytes));
             entry.value = StoredValue::Shared(shared);
@@ -223,7 +223,7 @@ impl Keyspace {
         Ok(sum)
     }
 
-    /// Removes a key, never a queue; `true` if it existed.
+    /// Removes a key, but never a queue; returns `true` if the key existed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let removed = self.map.remove(key);
         removed.inspect(|entry| entry.forget(key)).is_some()
@@ -296,7 +296,7 @@ impl Keyspace {
 }
 
 impl Entry {
-    /// Makes the key count for another owner.
+    /// Changes the owner for which the key counts.
     #[inline]
     fn change_owner(&mut self, key: &[u8], owner: &Meter) {
         if !self.owner.is(owner) {
@@ -306,7 +306,7 @@ impl Entry {
         }
     }
 
-    /// Stops counting the key.
+    /// Subtracts the key from its owner's meter.
     fn forget(&self, key: &[u8]) {
         self.owner
             .remove_key(ENTRY_OVERHEAD + key.len() + self.value.memory());
@@ -322,7 +322,7 @@ impl StoredValue {
         }
     }
 
-    /// Returns the memory that no shared value counts.
+    /// Returns the memory of the value; 0 for a shared value, which counts itself.
     fn memory(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.capacity(),

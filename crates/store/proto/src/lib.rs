@@ -2,14 +2,14 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`keyspace`] | keys and queues, and the memory they take |
+//! | [`keyspace`] | keys and queues, and the memory that they occupy |
 //! | [`waiters`] | waits for keys |
 //! | [`ops`] | the effect of each operation, and the waiters that it wakes |
 //! | [`server`] | the server machine: many connections, one store |
 //! | [`limits`] | the bounds of a server |
 //! | [`meter`] | counting the memory of large values |
 //! | [`wire`] | requests and replies as bytes, both directions |
-//! | [`client`] | machine: one connection of a client |
+//! | [`client`] | the client machine: one connection |
 //! | [`number`] | decimal numbers as values |
 //! | [`prefix`] | the rules of key prefixes |
 //! | [`journal`] | the record format of the file store |

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 /// Default maximum memory of a client for one reply.
 ///
-/// It is eight times the default [`Limits::max_value_bytes`].
+/// This is eight times the default of [`Limits::max_value_bytes`].
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Bounds of one server.
 ///
-/// A client that exceeds one of them loses its connection and nothing else.
+/// If a client exceeds a bound, the server closes only this client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum length of a key on the wire, its leading `/` included.
+    /// Maximum length of a key on the wire, including its leading `/`.
     ///
     /// Default 8192 B, as in PyTorch.
     pub max_key_bytes: usize,
@@ -31,11 +31,11 @@ pub struct Limits {
     pub max_keys: usize,
     /// Maximum number of connections at a time. Default 200 000.
     ///
-    /// The open-files limit of the process usually comes first.
+    /// The process usually reaches its open-files limit first.
     pub max_connections: usize,
     /// Maximum memory for keys, values, waiters and the buffers of all connections.
     ///
-    /// Default 4 GiB. It has the same shares as the keys.
+    /// Default 4 GiB. The shares of connections and addresses are the same as for keys.
     pub max_memory_bytes: usize,
     /// Maximum size of the unsent replies of one connection. Default 1 MiB.
     ///
@@ -43,14 +43,14 @@ pub struct Limits {
     pub max_unsent_bytes: usize,
     /// Maximum number of pending waits of one connection. Default 64.
     ///
-    /// PyTorch's clients have one.
+    /// A client of PyTorch has at most one pending wait.
     pub max_waits: usize,
     /// Maximum length of a request of an extension.
     ///
     /// With 0, the default, extension opcodes are unknown. A server with an extension accepts at
     /// least 8 KiB.
     pub max_extension_bytes: usize,
-    /// Time limit of a new connection to send `VALIDATE`. Default 30 s.
+    /// Time within which a new connection must send `VALIDATE`. Default 30 s.
     pub validation_timeout: Duration,
 }
 

@@ -1,6 +1,6 @@
 //! Counting memory and keys per owner.
 //!
-//! Meters form a tree, and what counts in one counts in all above it:
+//! Meters form a tree. A byte or key that a meter counts also counts in all meters above it:
 //!
 //! ```text
 //!   store ─┬─ address ─┬─ connection      its values, waits and buffers
@@ -22,12 +22,12 @@ pub struct Meter(Arc<Count>);
 struct Count {
     bytes: AtomicUsize,
     keys: AtomicUsize,
-    /// The meter in which this one counts too.
+    /// Parent meter, which also counts everything that this meter counts.
     whole: Option<Meter>,
 }
 
 impl Meter {
-    /// Creates a meter that is part of this one.
+    /// Creates a meter whose counts are included in this meter.
     pub fn part(&self) -> Self {
         Self(Arc::new(Count {
             whole: Some(self.clone()),
@@ -35,7 +35,7 @@ impl Meter {
         }))
     }
 
-    /// Makes a value shareable and counts it until its last holder drops it.
+    /// Makes a value shareable; the value counts until its last holder drops it.
     pub fn share(&self, body: Vec<u8>) -> Shared {
         self.grow(body.capacity());
         Shared(Arc::new(Metered {
@@ -100,7 +100,7 @@ impl Meter {
         });
     }
 
-    /// `true` if both are the same meter.
+    /// `true` if `other` is the same meter.
     #[inline]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -121,7 +121,7 @@ impl Meter {
     }
 }
 
-/// A large value that several holders can share. It counts once.
+/// A large value that several holders can share, and that counts once.
 #[derive(Debug, Clone)]
 pub struct Shared(Arc<Metered>);
 
@@ -132,7 +132,7 @@ struct Metered {
 }
 
 impl Shared {
-    /// Returns the bytes, which no longer count, if they have a single holder.
+    /// Returns the bytes if they have a single holder; they then no longer count.
     pub fn into_sole(self) -> Result<Vec<u8>, Self> {
         let mut metered = Arc::try_unwrap(self.0).map_err(Self)?;
         metered.meter.shrink(metered.body.capacity());

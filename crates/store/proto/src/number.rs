@@ -6,12 +6,13 @@
 //! than [`MAX_BYTES`] is not a number, so that the cost of reading a number does not depend on the
 //! length of the value.
 
-/// Longest text of a number, with everything around its digits.
+/// Maximum length of a number's text, including the bytes around its digits.
 pub const MAX_BYTES: usize = 64;
 
 /// Parses the number at the beginning of `text`.
 ///
-/// `None` if there is none, it does not fit or the text is longer than [`MAX_BYTES`].
+/// Returns `None` if there is no number, the number does not fit into an `i64`, or the text is
+/// longer than [`MAX_BYTES`].
 pub fn parse(text: &[u8]) -> Option<i64> {
     if text.len() > MAX_BYTES {
         return None;
@@ -31,7 +32,8 @@ pub fn parse(text: &[u8]) -> Option<i64> {
         .take_while(|byte| byte.is_ascii_digit())
         .try_fold(0_i64, |number, byte| {
             let digit = i64::from(byte - b'0');
-            // Built up with its sign, because the smallest i64 has no positive counterpart.
+            // The number is built up with its sign, because the smallest `i64` has no positive
+            // counterpart.
             let shifted = number.checked_mul(10)?;
             if negative {
                 shifted.checked_sub(digit)

@@ -1,11 +1,11 @@
 //! The operations of a store.
 //!
-//! This module defines their effect on the keys, and the waits that they end.
+//! This module defines their effects on the keys, and which waits they end.
 //!
 //! | operation | wakes |
 //! |---|---|
 //! | set, append, add, multi_set, barrier | waits for the key, and barriers that are complete |
-//! | compare_set | the same, if the key exists afterwards |
+//! | compare_set | the same, if the value was stored |
 //! | queue_push | the oldest waiter, one per entry (see [`Operations::release`]) |
 //! | get, check, delete_key, queue_pop … | none |
 //!
@@ -27,13 +27,13 @@ pub struct Operations {
     keyspace: Keyspace,
     waiters: Waiters,
     woken: Vec<ConnId>,
-    /// Queue of the entry that a connection was promised and has not popped yet.
+    /// Per connection, the queue whose entry it was promised and has not popped.
     promised: BTreeMap<ConnId, Promise>,
     /// Number of promises per queue.
     promises: BTreeMap<Box<[u8]>, usize>,
 }
 
-/// An entry of a queue that a connection was woken for.
+/// A queue entry for which a connection was woken.
 #[derive(Debug)]
 pub struct Promise(Box<[u8]>);
 
@@ -56,7 +56,7 @@ impl Operations {
         &self.waiters
     }
 
-    /// Sets the owner of the values and waits from now on.
+    /// Sets the owner of all values and waits that are created from now on.
     #[inline]
     pub fn act_for(&mut self, owner: &Meter) {
         self.keyspace.store_for(owner);
@@ -82,7 +82,7 @@ impl Operations {
 
     /// Stores `desired` if the value is `expected`; absent counts as empty.
     ///
-    /// Returns the value of the key after that; `None` if the key is absent and `expected` is not
+    /// Returns the resulting value of the key, or `None` if the key is absent and `expected` is not
     /// empty. PyTorch answers with `expected` in that case.
     pub fn compare_set(
         &mut self,
@@ -118,9 +118,9 @@ impl Operations {
         names.all(|name| self.keyspace.is_present(name))
     }
 
-    /// `true` if all names exist.
+    /// Checks names, and waits for absent ones; `true` if all names exist.
     ///
-    /// If not, registers the connection on those that do not exist.
+    /// Otherwise, registers the connection on the names that do not exist.
     pub fn wait<'a>(
         &mut self,
         connection: ConnId,
@@ -137,7 +137,7 @@ impl Operations {
                 .register(connection, WaitKind::Presence, absent, owner);
             return false;
         }
-        // A connection that waits for a queue alone takes one of its entries next.
+        // A connection that waits only for a queue pops one of its entries next.
         let mut names = names;
         if self.keyspace.queue_count() > 0
             && names.len() == 1
@@ -169,13 +169,13 @@ impl Operations {
         self.waiters.finish(wait)
     }
 
-    /// Removes some remains of cancelled waits; `true` if there is more.
+    /// Removes some registrations of cancelled waits; `true` if there are more.
     #[inline]
     pub fn sweep(&mut self) -> bool {
         self.waiters.sweep()
     }
 
-    /// Drops all waits of a connection.
+    /// Cancels all waits of a connection.
     pub fn cancel_wait(&mut self, connection: ConnId) {
         self.waiters.cancel(connection);
     }
@@ -217,7 +217,7 @@ impl Operations {
 
     /// Counts a member of a barrier.
     ///
-    /// `true`: the barrier is complete. `false`: the connection waits.
+    /// Returns `true` if the barrier is complete, and `false` if the connection waits.
     pub fn barrier(
         &mut self,
         connection: ConnId,
@@ -236,7 +236,7 @@ impl Operations {
         Ok(complete)
     }
 
-    /// Returns the number under a key, for messages.
+    /// Returns the number under a key, or `None` if there is none.
     pub fn number(&self, key: &[u8]) -> Option<i64> {
         number::parse(self.keyspace.peek(key)?)
     }
@@ -252,8 +252,8 @@ impl Operations {
 
     /// Ends a promise whose holder has sent a request or has disconnected.
     ///
-    /// If the entry is still there, the next waiter is woken for it. Each entry of a queue wakes
-    /// one waiter, and none is lost with a waiter that dies between being woken and popping.
+    /// If the entry is still in the queue, the next waiter is woken for it. Each entry of a queue
+    /// thus wakes one waiter, and no entry is lost if a waiter dies before it pops the entry.
     pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {
             *count -= 1;

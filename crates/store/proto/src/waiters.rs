@@ -1,11 +1,12 @@
 //! Waits for keys: registration, and the waits that an operation ends.
 //!
 //! A wait is registered on the keys that were absent at its start. It is over when each of them has
-//! existed once; it does not matter if a key is deleted later. A used registration is removed, so
-//! each waiter is woken once. A connection that cancels or leaves costs work only for its own keys.
+//! existed once; a later deletion of a key does not matter. A registration is removed when it is
+//! used, so each waiter is woken once. The work for a connection that cancels or leaves depends
+//! only on its own keys.
 //!
-//! An operation on a key costs work only for the waits that it changes. Each key has three sets of
-//! waits:
+//! The work of an operation on a key depends only on the waits that the operation changes. Each key
+//! has three sets of waits:
 //!
 //! | waits | a write of the key | an entry of the queue |
 //! |---|---|---|
@@ -30,7 +31,8 @@ pub enum WaitKind {
     /// `WAIT`: the keys have to exist.
     Presence,
     /// `BARRIER`: the number under the key has to be at least this.
-    /// Its origin does not matter, so a member can wait for others that only add to the key.
+    /// Any operation may write the number, so a member can wait for others that only add to the
+    /// key.
     Barrier(i64),
 }
 
@@ -45,8 +47,8 @@ pub struct Waiters {
     next: Serial,
 }
 
-/// Number of a wait.
-/// Later waits have larger numbers, so a set of them is in order of registration.
+/// Serial number of a wait.
+/// Later waits have larger numbers, so a set of serial numbers is in order of registration.
 pub type Serial = u64;
 
 /// The waits on one key.
@@ -165,8 +167,9 @@ impl Waiters {
     }
 
     /// Wakes the waits for a key that was written.
-    /// They are the waits for its presence, and members of barriers that are now complete. `number`
-    /// is the number that the key holds now, if it is one.
+    /// These are the waits for the key's presence, and the members of barriers that are now
+    /// complete. `number` is the number that the key holds now, or `None` if the value is not a
+    /// number.
     pub fn wake(&mut self, key: &[u8], number: Option<i64>, woken: &mut Vec<ConnId>) {
         let Some(registered) = self.keys.get_mut(key) else {
             return;
@@ -193,9 +196,9 @@ impl Waiters {
     }
 
     /// Offers `available` entries of a queue to the waits for it.
-    /// No wait has been woken for these entries. At most that many waits that need no other key are
-    /// woken, the oldest first; returns their number. Waits that need other keys as well note that
-    /// they have seen this one.
+    /// No wait has been woken for these entries. Wakes at most `available` waits that need no other
+    /// key, the oldest first, and returns their number. Waits that need other keys as well note
+    /// that they have seen this queue.
     pub fn offer(&mut self, queue: &[u8], available: usize, woken: &mut Vec<ConnId>) -> usize {
         if available == 0 {
             return 0;
@@ -219,7 +222,7 @@ impl Waiters {
         woken.len() - already
     }
 
-    /// Drops all waits of a connection.
+    /// Cancels all waits of a connection.
     pub fn cancel(&mut self, connection: ConnId) {
         if self.connections.is_empty() {
             return;
@@ -260,7 +263,7 @@ impl Waiters {
         !self.cancelled.is_empty()
     }
 
-    /// Notes that a wait has seen a key, on which it is no longer registered.
+    /// Notes that a wait has seen a key, and removes its registration on the key.
     fn see(&mut self, serial: Serial, key: &[u8], woken: &mut Vec<ConnId>) {
         let Some(wait) = self.waits.get_mut(&serial) else {
             // The wait is cancelled, and a later step removes it.

@@ -1,4 +1,4 @@
-//! Attacks on descriptors; connections that are half open, reset or silent.
+//! Attacks on descriptors, with half-open, reset or silent connections.
 
 use std::net::Shutdown;
 
@@ -100,7 +100,7 @@ fn each(attacker: &mut Attacker, act: impl Fn(&mut super::TestPeer)) {
 }
 
 /// Drops everything that arrives for this connection.
-/// The effect is that of a host that has lost power.
+/// For the server, this looks like a host that has lost power.
 fn go_silent(peer: &super::TestPeer) {
     const RETURN: u16 = 0x06;
     let drop_everything = [SockFilter::new(RETURN, 0, 0, 0)];

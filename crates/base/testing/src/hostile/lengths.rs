@@ -1,4 +1,4 @@
-//! Bytes that are not requests.
+//! Attacks with bytes that are not requests.
 
 use super::{Attack, Attacker, request};
 
@@ -97,7 +97,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Sends a request for each length near a border.
+/// Sends a request for each length near a limit.
 fn lengths(attacker: &mut Attacker, request: impl Fn(u64) -> Vec<u8>) {
     let borders = [8192, 8 << 20, 131_072, 1 << 31, 1 << 32, 1 << 62, 1 << 63];
     for border in borders.into_iter().chain([u64::MAX]) {

@@ -97,7 +97,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Makes each reader hold an old version of the value.
-/// That version is no longer in the store.
+/// The store no longer contains that version.
 fn overwrite_while_read(attacker: &mut Attacker) {
     let Some(mut writer) = attacker.join() else {
         return;
@@ -106,7 +106,7 @@ fn overwrite_while_read(attacker: &mut Attacker) {
         if !writer.send(&request::set("/v", vec![version; 8 * MIB])) {
             break;
         }
-        // The answer shows that the value is there.
+        // The answer shows that the server has stored the value.
         writer.send(request::NUM_KEYS);
         writer.take_at_least(8 * (usize::from(version) + 1));
         attacker.flood(false, 1, |_| request::get("/v"));

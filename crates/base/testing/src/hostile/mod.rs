@@ -1,9 +1,9 @@
-//! Attacks on a store server by any peer over the network.
+//! Attacks on a store server that any peer in the network can carry out.
 //!
-//! Each attack is a bounded number of connections and bytes. It ends when the server has accepted
-//! them, has refused them, or does not read them. No result depends on time. The caller of an
-//! attack sends requests as an honest client at the same time, and checks the server's counters
-//! afterwards.
+//! Each attack consists of a bounded number of connections and bytes. The attack ends when the
+//! server has accepted them, has refused them, or does not read them. At the same time, the caller
+//! of an attack sends requests as an honest client. Afterwards, the caller checks the server's
+//! counters.
 //!
 //! | file | attacks on |
 //! |---|---|
@@ -31,7 +31,7 @@ pub use peer::{Attacker, TestPeer};
 /// One attack.
 #[derive(Debug, Clone, Copy)]
 pub struct Attack {
-    /// Name for tables.
+    /// Name of the attack in tables.
     pub name: &'static str,
     /// Carries out the attack once.
     /// The connections stay open until the attacker is dropped.

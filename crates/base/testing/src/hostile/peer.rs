@@ -1,4 +1,4 @@
-//! A connection of an attacker.
+//! An attacker and its connections.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Creates an attacker at the address `from`, or at any address.
+    /// Creates an attacker with the address `from`, or one that the system selects.
     pub fn new(server: SocketAddr, from: Option<IpAddr>) -> Self {
         Self {
             server,
@@ -68,7 +68,7 @@ impl Attacker {
         self.keep(peer);
     }
 
-    /// Makes the server execute a request, and waits until it has.
+    /// Makes the server execute a request, and waits until it is executed.
     pub fn prepare(&mut self, request: &[u8]) {
         if let Some(mut peer) = self.join() {
             // The answer to the second request shows that the first one has been executed.
@@ -84,7 +84,7 @@ impl Attacker {
     }
 }
 
-/// A connection. None of its calls waits for long.
+/// A connection of an attacker. Every call waits only for a short time.
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,
@@ -101,7 +101,7 @@ impl TestPeer {
         self.exchange(bytes, false)
     }
 
-    /// Sends bytes, and reads available replies in between if `takes`.
+    /// Sends bytes like [`TestPeer::send`], but also reads replies if `takes`.
     pub fn exchange(&mut self, mut bytes: &[u8], takes: bool) -> bool {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
@@ -130,12 +130,12 @@ impl TestPeer {
         true
     }
 
-    /// Reads the available replies; `true` if there were any.
+    /// Reads the available replies; `true` if any bytes were read.
     pub fn take(&mut self) -> bool {
         self.take_up_to(usize::MAX)
     }
 
-    /// Reads replies until there are `count` bytes of them, or no more arrive.
+    /// Reads replies until `received` is at least `count` or no more bytes arrive.
     pub fn take_at_least(&mut self, count: usize) {
         while self.received < count {
             if !self.take_up_to(count) && !self.is_ready(PollFlags::IN) {
@@ -144,8 +144,8 @@ impl TestPeer {
         }
     }
 
-    /// Reads available replies until there are `count` bytes of them.
-    /// `true` if there were any, or if the connection has ended.
+    /// Reads available replies until `received` is `count`.
+    /// `true` if any bytes were read, or if the connection has ended.
     fn take_up_to(&mut self, count: usize) -> bool {
         let (mut buffer, before) = ([0; 64 << 10], self.received);
         while self.received < count {
@@ -162,7 +162,7 @@ impl TestPeer {
         self.received > before
     }
 
-    /// Returns the connection itself.
+    /// Returns the underlying stream.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }

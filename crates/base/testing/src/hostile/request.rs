@@ -118,7 +118,7 @@ pub fn pop(key: &str) -> Vec<u8> {
 /// `LIST_KEYS`, answered with all keys.
 pub const LIST_KEYS: &[u8] = &[0x11];
 
-/// Encodes `BARRIER`, answered with a byte once all have arrived.
+/// Encodes `BARRIER`, answered with a byte once all members have arrived.
 pub fn barrier(key: &str, world_size: i64) -> Vec<u8> {
     [of_key(0x12, key), world_size.to_le_bytes().to_vec()].concat()
 }

@@ -1,9 +1,9 @@
 //! Assignment of messages to receives, for the messages of one rank. Pure.
 //!
 //! - A posted receive takes the first message that has arrived from its sender with its tag.
-//!   Without a sender, it takes the first from any rank. An arriving message goes to the first
-//!   matching receive. Both keep the order of the calls, so messages between the same ranks with
-//!   the same tag never overtake each other.
+//!   Without a specified sender, the receive takes the first message from any rank. An arriving
+//!   message goes to the first matching receive. Both rules preserve the order of the calls, so
+//!   messages between the same ranks with the same tag never overtake each other.
 //! - A short message is *eager*: its values follow its envelope, as long as at most
 //!   [`EAGER_WINDOW`] bytes of a sender wait for a receive. Other messages are *announced*: their
 //!   values are sent after a receive was found. The receiver reports every match, so the sender
@@ -11,8 +11,9 @@
 //! - At most [`WINDOW`] messages of a sender wait for a receive. Further messages stay with the
 //!   sender.
 //!
-//! So a rank keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for each other
-//! rank, whatever that rank does. More is an [`Output::Violation`].
+//! A rank therefore keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for
+//! each other rank, whatever that rank does. A message beyond these limits is an
+//! [`Output::Violation`].
 
 #[cfg(test)]
 mod tests;

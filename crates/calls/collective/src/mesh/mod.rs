@@ -1,8 +1,8 @@
 //! Connections of one rank to its peers.
 //!
 //! A rank dials each peer that it sends to or receives from. Data is sent on the dialled connection
-//! and received on the accepted one. So each side immediately detects the end of the other. Each
-//! side can also always send an abort, whatever data is in flight.
+//! and received on the accepted one. Each side therefore detects the end of the other immediately,
+//! and can always send an abort, whatever data is in flight.
 
 mod receive;
 mod shared_buffers;
@@ -41,8 +41,7 @@ pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 
 /// Maximum time that a rank spins before it sleeps.
 ///
-/// This is about the time that a peer in the call needs until it runs on the processor of this
-/// rank.
+/// This is about the time until a peer in the same call gets to run on the processor of this rank.
 const AWAKE: Duration = Duration::from_micros(200);
 
 /// All connections of one rank.
@@ -254,7 +253,7 @@ impl Mesh {
     pub(crate) fn abort(&mut self, suspect: u32, cause: AbortCause) {
         let frame = Frame::Abort { suspect, cause };
         self.acceptor.close(&frame);
-        // First on the connections that always have room for it.
+        // The accepted connections come first, because they always have room for the frame.
         for inbound in self.inbound.values() {
             inbound.socket.send_control(&frame);
         }

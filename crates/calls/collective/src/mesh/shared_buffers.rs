@@ -41,7 +41,7 @@ impl Mesh {
 
     /// Returns the next half of the shared buffers to use, 0 or 1.
     ///
-    /// All ranks use the same number of halves.
+    /// All ranks use the halves in the same order.
     pub(crate) fn next_half(&mut self) -> Result<usize> {
         let call = self.running().call;
         if let Some(buffer) = &mut self.buffer {

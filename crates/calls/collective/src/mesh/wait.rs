@@ -13,9 +13,10 @@ use crate::polling::{Polling, Source};
 impl Mesh {
     /// Spins for a moment until a ring has data or space.
     ///
-    /// It waits for data from the peer `from`, and for space for queued data.
+    /// This waits for data from the peer `from`, and for space for queued data.
     ///
-    /// `true` if there is some. Without rings, it does not spin.
+    /// Returns `true` if a ring has data or space. Without rings, this returns `false` without
+    /// spinning.
     pub(super) fn spin_for(&mut self, wait: SpinWait, from: Option<u32>) -> bool {
         let outbound = self.outbound.values_mut();
         let mut behind: Vec<_> = outbound.filter(|one| one.doorbell().is_some()).collect();
@@ -35,7 +36,7 @@ impl Mesh {
         happened
     }
 
-    /// Waits until something happens, and handles all but the data of `from`.
+    /// Waits for an event, and handles every event except data from `from`.
     pub(super) fn wait(
         &mut self,
         awaited: u32,

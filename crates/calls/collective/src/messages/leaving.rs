@@ -9,7 +9,7 @@ use crate::wire::{Envelope, Frame};
 /// Number of pieces to send before the turn of the next connection.
 const PIECES: usize = 16;
 
-/// Dialled connection of a peer, and the messages that it carries.
+/// Dialled connection to a peer, and the messages that it carries.
 #[derive(Debug)]
 pub(super) struct Leaving {
     pub(super) outbound: Outbound,

@@ -9,9 +9,9 @@
 //!
 //! `matching` decides which receive gets a message.
 //!
-//! Messages have a separate listener and separate connections. So no message waits for a
-//! collective, and no collective waits for a message. A thread moves the messages. It starts with
-//! the first message of this rank.
+//! Messages have a separate listener and separate connections. Messages and collectives therefore
+//! never wait for each other. A thread moves the messages, and starts with the first message of
+//! this rank.
 
 mod arriving;
 mod driver;
@@ -112,7 +112,7 @@ enum Stage {
         commands: Sender<Command>,
         thread: JoinHandle<()>,
     },
-    /// The rank has left the group, or the system started no thread.
+    /// The rank has left the group, the group is broken, or no thread could start.
     Ended,
 }
 

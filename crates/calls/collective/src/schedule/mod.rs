@@ -1,10 +1,10 @@
 //! Schedules: the messages of one rank, step by step.
 //!
-//! Pure functions: they take ranks and return steps.
+//! These are pure functions from ranks to steps.
 //!
 //! A buffer is cut into numbered parts ([`Parts`]). In every step a rank sends at most one run of
-//! parts to one rank, and receives at most one run from one rank. It sends first, and does not wait
-//! for the end of the sending.
+//! parts to one rank, and receives at most one run from one rank. A rank sends first, and does not
+//! wait until the data is sent.
 //!
 //! | file | algorithms |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | `reduce.rs` | combinations: recursive doubling, rings, a tree to one rank |
 //! | `parts.rs` | elements of a part |
 //!
-//! **INV-C1**: a message that one rank sends in step `n`, the other rank receives in step `n`. So
-//! no order of waiting can be circular: a rank that waits in step `n` waits for ranks in earlier
-//! steps, or for ranks in step `n` that have already sent.
+//! **INV-C1**: if one rank sends a message in step `n`, the other rank receives the message in step
+//! `n`. No order of waiting can therefore be circular: a rank that waits in step `n` waits for
+//! ranks in earlier steps, or for ranks in step `n` that have already sent.
 
 mod gather;
 mod parts;

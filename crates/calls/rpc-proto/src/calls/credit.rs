@@ -5,7 +5,7 @@
 pub struct CreditLimits {
     /// Maximum number of calls that were sent and have not ended (default: 256).
     pub calls: u32,
-    /// Maximum number of bytes of these messages (default: 64 MiB).
+    /// Maximum total size of these calls' requests, in bytes (default: 64 MiB).
     pub bytes: u64,
 }
 
@@ -21,8 +21,9 @@ impl Default for CreditLimits {
 /// Calls and bytes in flight to one peer, within limits.
 ///
 /// A message that alone exceeds the limit of bytes passes when nothing else is in flight. No other
-/// message passes until it has ended. The driver decides the order of waiting messages: if it asks
-/// only for the first in its queue, other messages cannot overtake a large message without a limit.
+/// message passes until that call has ended. The driver decides the order of waiting messages. If
+/// the driver requests credit only for the first message in its queue, other messages cannot
+/// overtake a large message.
 #[derive(Debug, Clone, Default)]
 pub struct Credit {
     limits: CreditLimits,
@@ -31,7 +32,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Starts with nothing in flight.
+    /// Creates credit with no calls in flight.
     pub fn new(limits: CreditLimits) -> Self {
         Self {
             limits,

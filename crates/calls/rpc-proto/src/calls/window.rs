@@ -1,6 +1,6 @@
 //! Limits of one caller's open calls at the callee.
 //!
-//! They hold even if the caller misbehaves.
+//! The limits hold even if the caller misbehaves.
 
 use super::credit::{Credit, CreditLimits};
 
@@ -13,9 +13,9 @@ use super::credit::{Credit, CreditLimits};
 pub struct Window {
     /// Calls that count against the caller's own [limits](CreditLimits).
     own: Credit,
-    /// Calls beyond these limits.
+    /// Calls that do not count against these limits.
     ///
-    /// These are parts of other calls, and cancelled calls whose functions have not ended.
+    /// These are nested calls, and cancelled calls whose functions have not ended.
     beyond: Credit,
 }
 
@@ -39,7 +39,7 @@ impl Default for Window {
     }
 }
 
-/// Part of a window that one call takes.
+/// Part of a window that one call occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
     /// `true` if the call does not count against the caller's own limits.
@@ -59,7 +59,7 @@ impl Window {
 
     /// `true` if there is room for one more call.
     ///
-    /// `beyond`: the call is a part of another call.
+    /// `beyond` is `true` for a nested call.
     pub fn has_room(&self, beyond: bool) -> bool {
         self.beyond.is_within() && (beyond || self.own.is_within())
     }

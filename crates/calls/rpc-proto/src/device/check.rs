@@ -84,7 +84,7 @@ pub enum DeviceFault {
 impl DeviceFault {
     /// Returns the worker that violates the rule because it has no accelerators.
     ///
-    /// `None` if the reason is a different one.
+    /// `None` if the violation has another reason.
     pub fn without_devices(&self) -> Option<&str> {
         match self {
             Self::InvalidDevices { node, count: 0, .. } => Some(node),
@@ -145,7 +145,8 @@ pub enum Misfit {
 /// Kind of a group: static or dynamic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// All members are known from the start. Maps for other workers are errors.
+    /// All members are known from the start.
+    /// Maps for workers outside of the group are errors.
     Static,
     /// Members join and leave, so the target of a map may join later.
     Dynamic,
@@ -167,7 +168,7 @@ pub struct Node<'a> {
 /// # Errors
 ///
 /// Returns the first violated rule: V1 and V2 for every node, then V3 to V8 for every node. All
-/// members therefore find the same one.
+/// members therefore find the same violation.
 pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
     for node in nodes {
         check_devices(node)?;

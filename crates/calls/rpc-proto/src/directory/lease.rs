@@ -1,8 +1,8 @@
 //! Expiry of leases: members that have been silent for too long.
 //!
-//! Each member counts up a separate number in the store. An observer records the time at which it
+//! Each member increments a separate number in the store. An observer records the time at which it
 //! last saw the number change. If the number stays the same for the length of the lease, the member
-//! is lost. Only the observer's own clock counts, and only while it observes.
+//! is lost. Only the observer's clock counts, and only while the observer polls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,12 +42,12 @@ impl LeaseWatch {
 
     /// Processes readings, and returns the incarnations whose leases expired.
     ///
-    /// A reading is an incarnation and its number. A lease runs out if its number does not change
+    /// A reading is an incarnation and its number. A lease expires if its number does not change
     /// for the length of the lease. Members that are not in the readings are forgotten.
     ///
-    /// After half a lease without a poll, other members may have been unable to renew either. This
-    /// process may have been stopped, or the store unreachable. Then all leases restart, each at
-    /// most three times in a row.
+    /// If more than half a lease has passed since the last poll, this process may have been
+    /// stopped, or the store unreachable. Other members may also have been unable to renew. All
+    /// unchanged leases then restart, each at most three times in a row.
     pub fn expired(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
         let blind = self
             .last_check

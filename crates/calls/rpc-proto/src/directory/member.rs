@@ -12,7 +12,7 @@ use crate::worker::WorkerInfo;
 
 /// Worker with the data that other members need.
 ///
-/// It is stored as JSON, so that users can read it in the store.
+/// A member is stored as JSON, so that users can read it in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Name and id of the worker.
@@ -20,9 +20,9 @@ pub struct Member {
     /// Address of the worker, as its transports encode it.
     #[serde(rename = "contact", with = "as_base64")]
     pub address: Vec<u8>,
-    /// Random number of this life of the worker.
+    /// Random number that identifies this run of the worker.
     ///
-    /// An earlier life with the same name and id has another number.
+    /// An earlier run with the same name and id has another number.
     pub incarnation: u64,
     /// Devices of the worker.
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct Departure {
     pub info: WorkerInfo,
     /// Incarnation of the member.
     pub incarnation: u64,
-    /// `true` if its lease ran out; `false` if it left by a message.
+    /// `true` if the member's lease expired; `false` if the member left.
     pub lost: bool,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
 }
 
 impl Member {
-    /// Returns the member as input for the rules of devices.
+    /// Returns the member as input for the device rules.
     pub(super) fn node(&self) -> Node<'_> {
         Node {
             name: self.info.name.as_str(),

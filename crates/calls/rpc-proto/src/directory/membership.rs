@@ -27,7 +27,7 @@ pub enum JoinRefusal {
         clash: NotUnique,
         /// Incarnation of that member.
         ///
-        /// If its process has ended, the name or id will be free.
+        /// If that member's process has ended, the name or id becomes free when the lease expires.
         holder: u64,
     },
     /// The device maps would not fit together with the new member.
@@ -74,7 +74,7 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if the bytes are something else, or of another format.
+    /// [`BadRecord`] if the bytes are not a record, or have another format.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
         const WHAT: &str = "the list of members of an RPC group";
         if bytes.is_empty() {
@@ -125,7 +125,7 @@ impl Membership {
     /// # Errors
     ///
     /// [`JoinRefusal`] if the group has ended, if the id or the name is taken (in this order), or
-    /// if the device maps do not fit together. The record is unchanged then.
+    /// if the device maps do not fit together. On error, the record is unchanged.
     pub fn join(&self, newcomer: &Member) -> Result<Self, JoinRefusal> {
         if self.over {
             return Err(JoinRefusal::Over);
@@ -163,7 +163,7 @@ impl Membership {
         self.without(|member| member.incarnation == incarnation, false)
     }
 
-    /// Removes members whose leases ran out; `None` if none is in the group.
+    /// Removes members whose leases expired; `None` if none is in the group.
     pub fn expire(&self, incarnations: &[u64]) -> Option<Self> {
         self.without(|member| incarnations.contains(&member.incarnation), true)
     }

@@ -2,7 +2,7 @@
 //!
 //! The first worker opens round 1 and specifies its kind. A worker opens the next round if it finds
 //! a round that has ended, or that it has already been in. No process has to remember the number of
-//! earlier groups, so a restarted process still meets the other workers.
+//! earlier groups, so a restarted process still finds the other workers.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -29,7 +29,7 @@ pub struct DirectoryRound {
     pub epoch: u64,
     /// Kind of the group.
     pub kind: RoundKind,
-    /// `true` if it has ended.
+    /// `true` if the round has ended.
     #[serde(default)]
     pub over: bool,
 }

@@ -11,7 +11,7 @@ use crate::device::{
 };
 use crate::worker::{WorkerId, WorkerName};
 
-/// Two workers that cannot be in one group. The texts are PyTorch's.
+/// Reason why two workers cannot be in one group, with PyTorch's texts.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotUnique {
     /// Both have the same name.
@@ -45,9 +45,9 @@ pub enum NotUnique {
 pub enum ViewChange {
     /// A worker joined.
     Joined(Arc<Member>),
-    /// A worker left by a message.
+    /// A worker left the group.
     Left(Arc<Member>),
-    /// A worker was lost: its lease ran out.
+    /// A worker was lost: its lease expired.
     Lost(Arc<Member>),
 }
 
@@ -69,8 +69,8 @@ impl GroupView {
     ///
     /// # Errors
     ///
-    /// [`NotUnique`] if two members have the same id or name. Of several such pairs, it names the
-    /// one with the lowest ids.
+    /// [`NotUnique`] if two members have the same id or name. Of several pairs with equal names,
+    /// the error contains the first pair by id.
     ///
     /// # Panics
     ///
@@ -134,7 +134,8 @@ impl GroupView {
 
     /// Returns the version of the group.
     ///
-    /// It grows with every change, and with every group in one store.
+    /// In a static group, this is the number of the round. In a dynamic group, the version grows by
+    /// one with every change.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -8,9 +8,10 @@ use super::limits::FrameLimits;
 use super::part::{Frame, Part, PartHead, PartLocation, SECTION_LENGTH};
 use super::staging::{LEAST_ROOM, Staging};
 
-/// Maximum length of bodies and parts in the staging buffer.
+/// Minimum length of bodies and parts that get separate memory.
 ///
-/// Longer ones are received directly into separate memory.
+/// Longer and equal ones are received directly into this memory. Shorter ones pass through the
+/// staging buffer.
 pub const SMALL: usize = LEAST_ROOM;
 
 /// Maximum number of bytes to reserve for a body or part before it arrives.
@@ -25,8 +26,8 @@ pub fn to_reserve(received: usize, length: usize) -> usize {
 
 /// Source of memory for large bodies and inline parts.
 ///
-/// An announced part may never arrive, so a supply reserves at most [`to_reserve`]. Memory that it
-/// already has may be larger.
+/// An announced part may never arrive, so a supply reserves at most [`to_reserve`]. Memory that the
+/// supply already has may be larger.
 pub trait Supply {
     /// Receive memory, usable up to its length until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
@@ -36,7 +37,7 @@ pub trait Supply {
 
     /// Grows a full buffer of a longer body or part, and keeps its content.
     ///
-    /// `false` if there is no memory.
+    /// Returns `false` if there is no memory.
     #[must_use]
     fn grow(&mut self, buffer: &mut Self::Buffer, length: usize) -> bool;
 
@@ -255,7 +256,7 @@ impl<S: Supply> Decoder<S> {
         self.fill(length)
     }
 
-    /// Consumes the next part; `true` if there was one and it is complete.
+    /// Consumes the next part; `true` if there was a part and it is complete.
     fn take_part(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);
@@ -286,7 +287,7 @@ impl<S: Supply> Decoder<S> {
 
     /// Starts to fill separate memory with the received bytes of a body or part.
     ///
-    /// `true` if these were all bytes.
+    /// Returns `true` if the body or part is complete.
     fn fill(&mut self, length: usize) -> bool {
         self.filling = Some(Filling {
             memory: self.supply.buffer(length),

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::VERSION;
 
-/// Bytes that are not a frame, or a refused frame.
+/// Reason why received bytes are refused as a frame.
 ///
 /// The connection becomes unusable, because the beginning of the next frame is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

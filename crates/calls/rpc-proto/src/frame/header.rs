@@ -24,7 +24,7 @@ pub enum FrameKind {
     Cancel = 5,
     /// The receiver may have more calls and bytes in flight.
     Credit = 6,
-    /// Test that the peer answers.
+    /// Test whether the peer can read the sender's memory.
     Ping = 7,
     /// Answer to a ping.
     Pong = 8,
@@ -79,7 +79,7 @@ pub struct Header {
     pub method: u64,
     /// Remaining time of the caller's wait, in microseconds; 0 without a deadline.
     pub deadline_micros: u64,
-    /// Trace that the call belongs to; 0 for none.
+    /// Id of the trace to which the call belongs; 0 for none.
     pub trace: u128,
     /// Span of the caller in that trace.
     pub span: u64,

@@ -12,7 +12,7 @@ pub struct FrameLimits {
     pub sections: u16,
     /// Maximum total of body and parts in bytes (default: 4 GiB).
     ///
-    /// Parts count wherever they are.
+    /// Parts count regardless of their location.
     pub total: u64,
 }
 
@@ -47,7 +47,7 @@ impl FrameLimits {
         Ok(())
     }
 
-    /// Checks the sizes in a header, and returns the bytes of the frame until now.
+    /// Checks the sizes in a header, and returns the bytes counted until now.
     pub(super) fn check_head(&self, body: u64, sections: u64) -> Result<u64, FrameError> {
         if body > u64::from(self.body) {
             return Err(FrameError::Body {

@@ -1,4 +1,4 @@
-//! Methods as numbers.
+//! Hashes that identify methods on the wire.
 
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -6,8 +6,8 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 /// Returns the number of a method on the wire: a hash of `name@version`.
 ///
 /// The hash needs only a good distribution, because names come from programs and not from peers.
-/// The registration of a second name with the same hash fails. So the hash is FNV-1a with a final
-/// mix. For a constant name, the compiler evaluates it.
+/// The registration of a second name with the same hash fails. FNV-1a with a final mix is therefore
+/// sufficient. For a constant name, the compiler evaluates the hash.
 pub const fn method_hash(name: &str, version: u32) -> u64 {
     let mut hash = OFFSET;
     let name = name.as_bytes();

@@ -35,7 +35,7 @@ pub use limits::FrameLimits;
 pub use method::method_hash;
 pub use part::{Frame, Part, PartHead, PartLocation, encode};
 
-/// First bytes of every frame: `rdzc` in the order of the bytes.
+/// First four bytes of every frame: `rdzc`, read as little endian.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"rdzc");
 
 /// Version of the frame format. A peer with another version is refused.

@@ -24,7 +24,7 @@ pub enum PartLocation {
         arena: u32,
         /// Number of this use of the location.
         ///
-        /// A release names it, see [`release`](super::release).
+        /// A release contains this number, see [`release`](super::release).
         generation: u32,
         /// Offset in the arena, in bytes.
         offset: u64,
@@ -128,8 +128,8 @@ impl PartHead {
 ///
 /// # Panics
 ///
-/// If the body or the number of parts does not fit the format; check with [`super::Limits::check`]
-/// first.
+/// Panics if the body or the number of parts does not fit the format; check with
+/// [`super::FrameLimits::check`] first.
 pub fn encode(header: &Header, body: &[u8], parts: &[PartHead], into: &mut Vec<u8>) {
     let length = u32::try_from(body.len()).expect("limits are checked before a frame is written");
     let sections = u16::try_from(parts.len()).expect("limits are checked before");

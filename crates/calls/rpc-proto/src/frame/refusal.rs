@@ -21,7 +21,7 @@ pub fn go_away(reason: &str) -> Vec<u8> {
     frame
 }
 
-/// Returns the reason in the body of such a frame, escaped.
+/// Returns the escaped reason from the body of a `GoAway` frame.
 pub fn reason(body: &[u8]) -> String {
     let body = &body[..body.len().min(LONGEST)];
     escape_bytes(body)

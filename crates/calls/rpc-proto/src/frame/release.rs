@@ -11,7 +11,7 @@ const LENGTH: usize = 8;
 pub struct ReleasedPart {
     /// Number of the lender's arena.
     pub arena: u32,
-    /// Generation with which the part came.
+    /// Generation with which the part was lent.
     pub generation: u32,
 }
 

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::worker::WorkerId;
 
-/// Number of bits of a local id for the life of the worker; the rest counts.
+/// Number of incarnation bits in a local id; the other bits are a count.
 const INCARNATION_BITS: u32 = 24;
 
-/// One life of a worker.
+/// One incarnation of a worker.
 ///
 /// A process that restarts with the same id is another member.
 #[derive(
@@ -18,12 +18,12 @@ const INCARNATION_BITS: u32 = 24;
 pub struct Member {
     /// Id of the worker in its group.
     pub id: WorkerId,
-    /// Number of this life; no two lives of a worker have the same.
+    /// Random number that differs between the incarnations of a worker.
     pub incarnation: u64,
 }
 
 impl Member {
-    /// Creates the member for this life of a worker.
+    /// Creates the member for this incarnation of a worker.
     pub const fn new(id: WorkerId, incarnation: u64) -> Self {
         Self { id, incarnation }
     }
@@ -35,7 +35,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// Id that no other worker assigns, nor the same worker in another life.
+/// Id that neither another worker nor another incarnation assigns.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -86,7 +86,7 @@ impl fmt::Display for ForkId {
     }
 }
 
-/// Hold of a worker on a value: the value itself, or a fork.
+/// Access of a worker to a value: the value itself, or a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Handle {
     /// The value, on its owner.
@@ -127,7 +127,7 @@ pub struct ForkData {
     pub fork: ForkId,
     /// Member that created the fork.
     ///
-    /// It keeps the value alive until the owner knows the fork.
+    /// This member keeps the value alive until the owner knows the fork.
     pub parent: Member,
     /// Member that asked the owner to create the value.
     ///

@@ -22,20 +22,20 @@ pub struct Settings {
     pub linger: Duration,
     /// Time for which an acknowledgement waits for a message (default: 100 ms).
     ///
-    /// The message would carry the acknowledgement.
+    /// A message that is sent within this time carries the acknowledgement.
     pub acknowledge_within: Duration,
-    /// Time after which the receiver of a fork is asked about it (default: 30 s).
+    /// Time after which the parent asks the receiver about a fork (default: 30 s).
     ///
-    /// This has to be longer than a call or a result may be in flight.
+    /// This must exceed the time for which a call or a result can be in flight.
     pub ask_after: Duration,
     /// Interval of the checks of silent members (default: 30 s).
     ///
-    /// This concerns members that have forks or values of this one.
+    /// This concerns members that have forks or values of this member.
     ///
-    /// A member is probed after between half and one and a half times this long without a message.
-    /// So a lost member is noticed even if nothing else notices the loss.
+    /// A member is probed after 0.5 to 1.5 times this interval without a message. A lost member is
+    /// therefore noticed even if no other event reports the loss.
     pub renew_after: Duration,
-    /// Time for which a fork that was given up is refused (default: 10 min).
+    /// Time for which an abandoned fork is refused (default: 10 min).
     pub refuse_for: Duration,
 }
 
@@ -55,13 +55,13 @@ impl Default for Settings {
 /// Event that concerns the references of an agent.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// F1: the owner has accepted the request to make the value.
+    /// F1: the owner has accepted the request to create the value.
     Accepted(ForkId),
-    /// F1: the call that asks for the value failed.
+    /// F1: the call that creates the value failed.
     ///
-    /// The owner may or may not have received it.
+    /// The owner may or may not have received the call.
     CreationFailed(ForkId),
-    /// On the owner: the value exists, or the function that should make it failed.
+    /// On the owner: the value exists, or the function that creates it failed.
     Made {
         /// Id of the value.
         rref: RRefId,
@@ -70,12 +70,12 @@ pub enum Input<'a> {
     },
     /// F7: the last use of a handle has ended.
     ///
-    /// One input for each time that the owner's handle was given.
+    /// For an owner's handle, the driver sends this once for each handle that it received.
     Dropped(Handle),
     /// F8, on the owner: a worker asks for a value.
     ///
-    /// The request is for this member, or for a former life of this worker. The driver assigns the
-    /// id.
+    /// The request is for this member, or for an earlier incarnation of this worker. The driver
+    /// assigns the id.
     Fetch(FetchId, Fetch),
     /// The request for a value was cancelled.
     FetchCancelled(RRefId, FetchId),
@@ -90,9 +90,9 @@ pub enum Input<'a> {
     Strayed(ForkId),
     /// A message with this reference was discarded unread.
     Declined(ForkData),
-    /// This member is connected. Other lives of the same worker have ended.
+    /// This member is connected. Other incarnations of the same worker have ended.
     Reachable(Member),
-    /// The connection to this member broke, or cannot be made.
+    /// The connection to this member broke, or cannot be opened.
     Unreachable(Member),
     /// This member has left the group, or is certainly dead.
     Left(Member),
@@ -120,7 +120,7 @@ pub enum Output {
     Send(Batch),
     /// The owner knows this fork now.
     Confirmed(ForkId),
-    /// The function that made the value has ended.
+    /// The function that creates the value has ended.
     Completed {
         /// Fork of the creator.
         fork: ForkId,
@@ -233,7 +233,7 @@ impl fmt::Display for Leak {
 /// Reason why a reference cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReferenceFailure {
-    /// The call that should have made the value failed. The text is PyTorch's.
+    /// The call that should have created the value failed. The text is PyTorch's.
     #[error(
         "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
     )]
@@ -263,7 +263,7 @@ pub enum ReferenceFailure {
     /// owner knew the reference, or cancelled the request.
     #[error("the owner does not have {0}: its sender was lost or released it")]
     Gone(RRefId),
-    /// The reference arrived twice, or after its sender had given it up.
+    /// The reference arrived twice, or after its sender had abandoned it.
     #[error("{0} arrived too late: its sender has already released it")]
     GivenUp(RRefId),
     /// A peer sent an impossible request.

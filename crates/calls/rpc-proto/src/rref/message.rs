@@ -7,7 +7,7 @@ use super::ident::{ForkId, Member, RRefId};
 /// One control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Control {
-    /// User to owner: enter my fork, which another user gave me.
+    /// User to owner: requests an entry for a fork from another user.
     ForkRequest {
         /// Id of the value.
         rref: RRefId,
@@ -16,31 +16,31 @@ pub enum Control {
         /// Member that asked for the value, if the owner may not know this yet.
         creator: Option<Member>,
     },
-    /// Owner to user: your fork is entered.
+    /// Owner to user: the fork is entered.
     ForkAck {
         /// Id of the fork.
         fork: ForkId,
     },
-    /// Owner to user: the value does not exist any more.
+    /// Owner to user: the value no longer exists.
     ForkRefused {
         /// Id of the fork.
         fork: ForkId,
     },
-    /// Receiver to parent: the owner knows the fork, so you need not keep yours.
+    /// Receiver to parent: the parent need no longer keep its own fork.
     ChildAccept {
         /// Id of the fork.
         fork: ForkId,
     },
-    /// User to owner: I have released my fork.
+    /// User to owner: the user has released its fork.
     UserDelete {
         /// Id of the value.
         rref: RRefId,
         /// Fork of the sender.
         fork: ForkId,
     },
-    /// Creator to owner: forget my request for this value.
+    /// Creator to owner: the creator abandons its request for this value.
     ///
-    /// This holds even if the call still arrives.
+    /// The owner must refuse the call if it still arrives.
     Abandon {
         /// Id of the value.
         rref: RRefId,
@@ -51,22 +51,23 @@ pub enum Control {
     Completed {
         /// Fork of the creator.
         fork: ForkId,
-        /// `true` if the function failed. The value is its error then.
+        /// `true` if the function failed.
+        /// In this case the value is the function's error.
         failed: bool,
     },
-    /// Owner to creator: will you still ask for this value?
+    /// Owner to creator: asks whether the request for this value will still come.
     ///
-    /// Other members refer to it.
+    /// Other members already refer to the value.
     CreationAsk {
         /// Id of the value.
         rref: RRefId,
     },
-    /// Creator to owner: I have already asked for the value, or never will.
+    /// Creator to owner: no request for this value is outstanding.
     CreationOver {
         /// Id of the value.
         rref: RRefId,
     },
-    /// Parent to receiver: has this fork arrived?
+    /// Parent to receiver: asks whether this fork has arrived.
     ForkAsk {
         /// Id of the fork.
         fork: ForkId,
@@ -76,12 +77,12 @@ pub enum Control {
         /// Id of the fork.
         fork: ForkId,
     },
-    /// Receiver to parent: I do not have the fork, and will refuse it from now on.
+    /// Receiver to parent: the fork has not arrived, and is refused from now on.
     ForkUnknown {
         /// Id of the fork.
         fork: ForkId,
     },
-    /// Any member: are you there?
+    /// Any member: requests an acknowledgement.
     Probe,
 }
 
@@ -90,7 +91,8 @@ pub enum Control {
 pub struct Batch {
     /// Sender of the batch.
     pub from: Member,
-    /// Receiver of the batch. Another life of the same worker ignores it.
+    /// Receiver of the batch.
+    /// Another incarnation of the same worker ignores it.
     pub to: Member,
     /// Number of the first message; the other messages follow in order.
     pub first: u64,

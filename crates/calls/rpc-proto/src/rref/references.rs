@@ -25,11 +25,12 @@ enum Phase {
     /// Normal work.
     #[default]
     Working,
-    /// Everything retained is released; waits until all members that must know do.
+    /// All handles are released; waits until all affected members know.
     Draining,
     /// Everything is kept for other members; waits until nothing is in flight.
     Quiescing,
-    /// Draining or quiescing has ended. What is left is used by other members.
+    /// Draining or quiescing has ended.
+    /// Other members use the remaining values.
     Drained,
     /// Ended: every further input is ignored.
     Ended,
@@ -59,9 +60,9 @@ pub struct References {
     owned: BTreeMap<RRefId, Owned>,
     /// Forks that this member holds.
     users: BTreeMap<ForkId, User>,
-    /// Forks that were made here and may be in flight.
+    /// Forks that this member created and that may be in flight.
     children: BTreeMap<ForkId, Child>,
-    /// Values that this member has asked for, before the owner has answered.
+    /// Values that this member has requested, and whose owners have not answered.
     creations: BTreeMap<RRefId, ForkId>,
     /// Forks that are refused if they arrive.
     refused: BTreeSet<ForkId>,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::TensorMeta;
 
-/// Repetition of the same number of bytes, a step apart.
+/// Repetition of a block of bytes at a fixed step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repeat {
     /// Number of repetitions; at least 2.
@@ -15,7 +15,7 @@ pub struct Repeat {
 
 /// Bytes of a view: a block without gaps, repeated.
 ///
-/// Finding them does not visit each element.
+/// Computing a coverage does not visit each element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
     /// Offset of the first block, in bytes.

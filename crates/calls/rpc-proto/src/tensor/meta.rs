@@ -79,7 +79,7 @@ pub enum MetaError {
 
 /// Description of a tensor, without its memory.
 ///
-/// It is always valid: the bytes that the tensor covers can be counted.
+/// A description is always valid: neither its length nor its end overflows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct TensorMeta {
@@ -232,7 +232,7 @@ impl TensorMeta {
         self.byte_len() / self.data_type.size()
     }
 
-    /// Returns the bytes of all elements, each counted once per index.
+    /// Returns the size of all elements in bytes, each counted once per index.
     pub fn byte_len(&self) -> usize {
         self.checked_len().expect("checked when it was made")
     }
@@ -244,7 +244,7 @@ impl TensorMeta {
 
     /// Returns the range from the first covered byte to the last.
     ///
-    /// It is empty if the tensor has no elements.
+    /// The range is empty if the tensor has no elements.
     pub fn reach(&self) -> Range<usize> {
         self.offset..self.checked_end().expect("checked when it was made")
     }

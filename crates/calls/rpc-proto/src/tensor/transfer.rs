@@ -6,7 +6,7 @@
 //! 2. Tensors whose bytes overlap share a part, and overlap in the same way at the receiver.
 //! 3. Bytes without gaps are sent without a copy, with the strides of their tensors.
 //! 4. Bytes with gaps are copied without the gaps, if strides can still describe every tensor after
-//!    that. This holds for all tensors that slicing makes.
+//!    that. This is possible for all tensors that slicing creates.
 //! 5. Otherwise a single tensor becomes a contiguous copy if that is smaller than its reach. All
 //!    other bytes are sent with their gaps, filled with zeros.
 
@@ -29,7 +29,7 @@ pub struct View<'a> {
 /// Location of a tensor at the receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Number of its part; `None` if the tensor has no elements.
+    /// Index of the tensor's part; `None` if the tensor has no elements.
     pub part: Option<usize>,
     /// Layout of the tensor in the part.
     pub meta: TensorMeta,

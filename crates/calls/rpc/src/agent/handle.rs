@@ -54,14 +54,14 @@ pub struct PeerTraffic {
     pub reads_memory: bool,
     /// Number of calls to this worker that are in flight.
     pub in_flight: u64,
-    /// Total size of those calls in bytes.
+    /// Size in bytes of their requests, except of queued and nested requests.
     pub bytes_in_flight: u64,
 }
 
 impl RpcAgent {
     /// Starts the threads of an agent.
     ///
-    /// `knowing` gives the agent the data that it needs before it serves a call.
+    /// `knowing` runs before the agent serves its first call, and prepares the agent's core.
     pub(crate) fn start(
         setup: Setup,
         methods: Methods,
@@ -95,7 +95,7 @@ impl RpcAgent {
         group.take()
     }
 
-    /// Reports to the group the workers whose answers this worker waits for.
+    /// Records in the group the workers whose answers this worker waits for.
     pub(super) fn waits_for(&self, others: &[WorkerId]) -> Result<(), RpcError> {
         let group = self.guard.as_ref().map(|guard| guard.group.lock());
         match group.as_deref() {
@@ -118,7 +118,7 @@ impl RpcAgent {
 
     /// `true` if the group is static, so that all workers are known from the start.
     pub fn is_static_group(&self) -> bool {
-        // A dynamic group has no number that all its members know.
+        // A dynamic group has no number that all its members share.
         self.core().group != 0
     }
 

@@ -248,8 +248,8 @@ impl RpcAgent {
     /// # Errors
     ///
     /// [`RpcErrorKind::Deadline`] if calls are still running, or members have not arrived, after
-    /// `within`. The error names them. The kind is the same if another thread is still shutting
-    /// the agent down after `within`; that thread then stops the agent.
+    /// `within`. The error names these workers. The kind is the same if another thread is still
+    /// shutting the agent down after `within`; that thread then stops the agent.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
         let deadline = Instant::now() + within;
         let Some(_ending) = self.core().ending.try_lock_before(deadline) else {
@@ -274,7 +274,8 @@ impl RpcAgent {
         }
         let drained = self.core().in_flight.drain(deadline);
         let core = self.core();
-        // A worker without a finished connection may have calls that wait for the connection.
+        // A worker is also busy while its connection is being opened, because calls may wait for
+        // it.
         let stuck: Vec<WorkerInfo> = core
             .peers
             .busy()
@@ -298,7 +299,8 @@ impl RpcAgent {
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
-            // A worker that already missed its deadline does not keep the others waiting.
+            // A worker that has missed its deadline does not wait for the others; it only leaves a
+            // dynamic group.
             Some(group) if drained => group.shutdown_barrier(left),
             Some(group) => group.leave(),
             None => Ok(()),

@@ -13,13 +13,13 @@ use crate::runtime::core::RpcAgent;
 impl RpcAgent {
     /// Blocks until the workers in the group satisfy `wanted`, and returns them.
     ///
-    /// `wanted` gets all workers including this one, ordered by id. It is called immediately and
-    /// after each change. The members of a static group never change.
+    /// `wanted` gets all workers including this one, ordered by id. This function calls `wanted`
+    /// immediately and after each change. The members of a static group never change.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if `wanted` is not satisfied within this time; the error names
-    /// the workers in the group. [`RpcErrorKind::Stopping`] if the agent stops first.
+    /// [`RpcErrorKind::Deadline`] if `wanted` is still not satisfied after `within`; the error
+    /// names the workers in the group. [`RpcErrorKind::Stopping`] if the agent stops first.
     pub fn wait_for_group(
         &self,
         wanted: impl Fn(&[WorkerInfo]) -> bool,

@@ -16,10 +16,11 @@ use crate::transport::{Identity, TransportOptions};
 impl RpcOptions {
     /// Returns the transports that these options select.
     ///
-    /// Unix sockets reach every worker that shared memory reaches, and TCP reaches all workers. A
-    /// transport that follows one of these in the list is therefore never used.
+    /// Unix sockets reach every worker that shared memory reaches, and TCP reaches all workers.
+    /// Transports after TCP in the list, and shared memory after Unix sockets, are therefore never
+    /// used.
     ///
-    /// `store` is the store that the application supplies, if any; the workers then meet in it.
+    /// `store` is the store that the application supplies, if any.
     pub(super) fn transport_options(
         &self,
         store: Option<&dyn Store>,
@@ -42,7 +43,7 @@ impl RpcOptions {
         });
         let base = self.transport.clone();
         Ok(TransportOptions {
-            // The peers agree on rings over a Unix socket.
+            // Peers set up shared-memory rings over a Unix socket.
             unix: base.unix && !near.is_empty(),
             shared: base.shared && near.first() == Some(&&Shm),
             tcp: base.tcp && names.clone().any(|name| *name == Tcp),
@@ -62,7 +63,7 @@ impl RpcOptions {
 }
 
 /// `true` if workers should read the memory of other processes.
-/// This is the default; a list of `channels` must name it.
+/// An empty list allows this; any other list must contain `cma`.
 fn reads_memory(channels: &[String]) -> bool {
     channels.is_empty() || channels.iter().any(|name| name == MEMORY_CHANNEL)
 }

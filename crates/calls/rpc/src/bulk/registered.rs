@@ -1,4 +1,4 @@
-//! Parts in shared arenas: lent and borrowed without a copy, and given back.
+//! Parts in shared arenas: lent and borrowed without a copy, then returned.
 //!
 //! A worker may keep a borrowed part long after its call. It may drop the last clone on any thread
 //! and under any lock. The drop therefore only records the part. The driver then reports all
@@ -23,7 +23,7 @@ pub(crate) struct Arenas {
     returns: Arc<Returns>,
 }
 
-/// Borrowed parts that must be given back to the peer.
+/// Borrowed parts that must be returned to the peer.
 struct Returns {
     link: LinkId,
     poller: Weak<LinkPoller>,
@@ -54,7 +54,7 @@ impl Arenas {
 
     /// Borrows the parts of a frame that are in arenas of the peer.
     ///
-    /// All parts are borrowed, even after an error, so that all of them are given back.
+    /// All parts are borrowed, even after an error, so that all of them are returned.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Arenas {
         borrowed.map_err(|error| refused(error.to_string()))
     }
 
-    /// Accepts parts that the peer has given back, listed in the body of its frame.
+    /// Accepts parts that the peer has returned, listed in the body of its frame.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Returns {
         let first = noted.is_empty();
         noted.push(returned);
         drop(noted);
-        // Without a driver, the end of the connection gives all parts back.
+        // Without a driver, the end of the connection returns all parts.
         if first && let Some(poller) = self.poller.upgrade() {
             poller.give_back(self.link);
         }

@@ -1,11 +1,11 @@
 //! Large parts that the receiver copies directly from the sender's memory.
 //!
-//! The processes find out at their first contact whether one can read the memory of the other. Each
-//! side sends an address and the number stored at this address (*ping*). The other side answers
-//! whether it could read the number (*pong*). If it cannot, large parts go through the connection
-//! like small ones.
+//! When a connection opens, both processes test whether they can read each other's memory. The
+//! caller sends an address and the number stored at this address (*ping*). The callee reports
+//! whether it could read the number, and sends an address and a number as well (*pong*). A process
+//! that cannot read the memory receives large parts through the connection.
 //!
-//! Parts in an arena need not be read at all, see `arenas`.
+//! Parts in an arena need not be read; see [`registered`](super::registered).
 //!
 //! The sender keeps a lent part until the receiver has read it or can no longer use it.
 
@@ -30,7 +30,7 @@ use crate::wire::writer::Part;
 const WORTH_LENDING: usize = 64 * 1024;
 
 /// Maximum number of bytes that the driver reads itself.
-/// It has other connections to serve.
+/// The driver has other connections to serve.
 const QUICK: u64 = 256 * 1024;
 
 /// Memory in bytes that is reserved first for a part that is read.
@@ -39,7 +39,7 @@ const AT_FIRST: usize = 256 << 10;
 
 /// Memory in bytes that is reserved after the first piece was read.
 ///
-/// It is this large because several threads share a large read.
+/// The value is large because several threads share a large read.
 const NEXT: usize = 16 << 20;
 
 /// The processes at both ends, and which of them can read the other's memory.
@@ -77,7 +77,7 @@ fn shown(read: bool) -> Option<Vec<u8>> {
 }
 
 impl Lending {
-    /// Creates the state for a process on this host; `None` for another host.
+    /// Creates the state; `process` is `None` for a process on another host.
     pub(crate) fn new(process: Option<Peer>, pool: Pool) -> Self {
         Self {
             process,
@@ -201,8 +201,8 @@ pub(crate) fn is_registered(parts: &[Received]) -> bool {
 }
 
 /// Reads the lent parts, and then calls `then` with the whole message.
-/// The driver leaves a large amount of reading to another thread. Otherwise this happens
-/// immediately.
+/// If the parts exceed `QUICK`, the driver leaves this to another thread. Otherwise the calling
+/// thread reads immediately.
 pub(crate) fn fetch(
     runtime: &Handle,
     frame: Frame,

@@ -1,4 +1,4 @@
-//! Function types that can be methods: async or blocking; context is optional.
+//! Function types that a worker can offer: async, blocking, deferred or kept.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -19,12 +19,12 @@ use crate::runtime::method::Method;
 use crate::runtime::run::{at_once, failed, steps};
 use crate::service::functions::{self, Respond};
 
-/// A type that methods can have as their argument.
+/// Type that a method can have as its argument.
 pub trait Argument: DeserializeOwned + Send + 'static {}
 
 impl<T: DeserializeOwned + Send + 'static> Argument for T {}
 
-/// A type that methods can have as their result.
+/// Type that a method can have as its result.
 pub trait Output: Serialize + Send + Sync + 'static {}
 
 impl<T: Serialize + Send + Sync + 'static> Output for T {}
@@ -38,10 +38,10 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// | `Method<A, O>` | `async fn(A) -> Result<O, E>` | `fn(A) -> Result<O, E>` |
 /// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
 ///
-/// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
-/// [`FunctionFailure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type
-/// of its result need not be serialisable. Calls share the value of a `ValueMethod`: parts that
-/// change need a lock or an atomic.
+/// Each function can accept a [`CallContext`] as an additional first argument. The error may be of
+/// any [`FunctionFailure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the
+/// type of its result need not be serialisable. All calls of a `ValueMethod` share one value, so
+/// its mutable parts need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "specify the types of a closure's arguments, and wrap a function that is not async in \
@@ -52,7 +52,7 @@ pub trait Handler<M, Marker> {
     fn offer(self, method: M) -> Offered;
 }
 
-/// A function, ready to be called.
+/// A function with the name and the version of its method.
 #[derive(Clone)]
 pub struct Offered {
     pub(super) function: functions::Function<CallContext>,
@@ -142,8 +142,8 @@ pub struct KeptHere<F>(F);
 
 /// Marks a function that blocks or computes.
 ///
-/// Each call has a separate thread. If `num_worker_threads` calls are running, the next call waits
-/// for a thread.
+/// Each call runs on a separate thread. If `num_worker_threads` calls are running, the next call
+/// waits for a thread.
 pub fn blocking<F>(function: F) -> Blocking<F> {
     Blocking(function)
 }
@@ -160,17 +160,17 @@ pub fn kept<F>(function: F) -> KeptHere<F> {
 #[derive(Debug, Clone)]
 pub struct Deferred<F>(F);
 
-/// Marks a function that only accepts calls and must not block.
+/// Marks a function that answers its calls later and must not block.
 ///
-/// The holder of the [`Responder`] answers, on any thread. The agent has no threads for these
+/// Any thread can answer a call through its [`Responder`]. The agent has no threads for these
 /// calls, so it does not limit how many of them run at the same time.
 ///
-/// To make calls as part of such a call, make them inside of [`CallContext::inside`].
+/// To make nested calls as part of such a call, make the calls in [`CallContext::inside`].
 pub fn deferred<F>(function: F) -> Deferred<F> {
     Deferred(function)
 }
 
-/// Responder to a call of a function in [`deferred`].
+/// Handle that answers one call of a function in [`deferred`].
 ///
 /// The call fails if the responder is dropped without an answer.
 pub struct Responder<O> {
@@ -186,14 +186,15 @@ impl<O> fmt::Debug for Responder<O> {
 }
 
 impl<O: Serialize> Responder<O> {
-    /// Answers the call. An error is passed on unchanged, with its kind.
+    /// Answers the call.
+    /// The caller receives an error unchanged, with its kind.
     pub fn respond(self, result: Result<O, RpcError>) {
         let answer = result.and_then(|output| codec::encode_output(&self.context, &output));
         self.respond.go_on(answer);
     }
 }
 
-/// Kind of a handler; a type without values.
+/// Marker type for the kind of a handler; never instantiated.
 #[derive(Debug)]
 pub struct Recognised<Kind, Function, Returned, Error>(
     PhantomData<fn(Kind, Function, Returned, Error)>,
@@ -366,7 +367,7 @@ fn on_a_thread<A: Argument, O: Output>(
     Offered::new(method, MethodBody::Blocking(Arc::new(run)), Some(keep))
 }
 
-/// Keeps the result of an async function instead of sending it.
+/// Returns a variant of an async function that keeps its result.
 fn keep<A: Argument, O: 'static, F>(
     function: Arc<impl Fn(CallContext, A) -> F + Send + Sync + 'static>,
     kept: fn(O) -> rref::Kept,

@@ -1,4 +1,4 @@
-//! Functions that a worker offers: added by name, and found by number.
+//! Functions that a worker offers: added by name, and found by hash.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::service::functions::Functions;
 
 /// Functions that a worker offers to others, by name.
 ///
-/// Nothing else can be called.
+/// Other workers can call no other functions.
 ///
 /// ```
 /// use rdzv_rpc::{CallContext, Method, Methods, blocking};
@@ -54,7 +54,7 @@ impl Methods {
     /// [`Handler`] lists the functions that can be offered. An async function runs on threads that
     /// it shares with the connections: it must neither block nor compute for long. Use
     /// [`blocking`](crate::blocking) for such functions. An async function occupies no thread while
-    /// it awaits, for example while it awaits a call to another worker.
+    /// it awaits, for example, the reply of another worker.
     ///
     /// # Panics
     ///
@@ -89,7 +89,7 @@ impl Methods {
         self
     }
 
-    /// Separates the functions from their variants that keep the result, by number.
+    /// Separates the functions from their result-keeping variants, both by hash.
     pub(crate) fn split(self) -> (Functions<CallContext>, BTreeMap<u64, Keep>) {
         let mut functions = BTreeMap::new();
         let mut keeps = BTreeMap::new();

@@ -27,7 +27,7 @@ pub(super) enum Progress {
     IsSent,
 }
 
-/// A call that has begun and is not answered yet.
+/// A call that has begun and is not yet answered.
 pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) slot: Arc<Slot<Answer>>,
@@ -52,8 +52,8 @@ pub(super) struct Calls {
     /// Parts of abandoned calls that the callee may still be reading.
     pub(super) abandoned: BTreeMap<u64, Vec<Bytes>>,
     /// Calls that were abandoned while they were being sent, with their credit.
-    /// The callee learns of the end of such a call after its request has been sent: a callee
-    /// ignores a message about a call that it does not know yet.
+    /// Such a call is cancelled only after its request has been sent, because a callee ignores the
+    /// cancellation of an unknown call.
     hasty: BTreeMap<u64, Option<u64>>,
 }
 
@@ -100,8 +100,8 @@ impl Calls {
 
     /// Records what is left to do for a call that was removed.
     ///
-    /// This keeps the lent parts immediately, because the callee may report at any time that it has
-    /// read them. If they were kept only after that report, they would never be released.
+    /// This stores the lent parts immediately, because the callee can report at any time that it
+    /// has read the parts. Parts that are stored after the report would never be released.
     fn leave_behind(&mut self, id: u64, call: &mut Call) {
         if call.progress == Progress::Leaves {
             let credit = std::mem::take(&mut call.counted).then_some(call.size);
@@ -125,7 +125,7 @@ impl Calls {
     }
 
     /// Releases the credit of a call that has ended.
-    /// Returns `true` if other calls wait for this credit.
+    /// Returns `true` if other calls wait for credit.
     pub(super) fn given_back(&mut self, call: &Call) -> bool {
         if call.counted {
             self.credit.give_back(call.size);

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`sending`] | calls on their way out |
-//! | [`ending`] | the end of each of them |
+//! | [`ending`] | the end of each call |
 //! | [`waiting`] | a thread that waits for a reply reads the connection itself |
 
 mod ending;
@@ -46,7 +46,7 @@ pub(crate) struct Client {
     calls: Mutex<Calls>,
     /// Held from the decision to send a request until it is sent.
     ///
-    /// Taken before `calls`.
+    /// Acquired before `calls`.
     order: Mutex<()>,
     /// Spin budget of the threads that wait for replies; see `waiting`.
     pub(crate) spin: SpinBudget,
@@ -86,22 +86,22 @@ impl Client {
         &self.worker
     }
 
-    /// `true` if this connection can carry calls to this life of the worker.
+    /// `true` if the connection is open to this incarnation of the worker.
     pub(crate) fn serves(&self, incarnation: u64) -> bool {
         self.incarnation == incarnation && self.link.ended().is_none()
     }
 
-    /// Returns the number of calls that wait for their reply.
+    /// Returns the number of unanswered calls, including queued calls.
     pub(crate) fn in_flight(&self) -> usize {
         self.calls.lock().pending.len()
     }
 
-    /// Returns the number of request bytes in flight.
+    /// Returns the number of request bytes that count against the limit.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.calls.lock().credit.bytes()
     }
 
-    /// Sends the callee a frame that has no answer.
+    /// Sends the callee a frame that needs no answer.
     pub(crate) fn tell(&self, kind: FrameKind, call: u64, body: &[u8]) -> Result<(), RpcError> {
         let header = Header {
             call,

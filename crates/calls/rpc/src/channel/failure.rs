@@ -49,12 +49,12 @@ pub(crate) struct Refusal {
     kind: RpcErrorKind,
     message: String,
     remote: Option<RemoteError>,
-    /// Existing methods, if the requested one does not exist.
+    /// Names of the offered methods, if the requested method does not exist.
     pub(crate) methods: Vec<String>,
 }
 
 impl Refusal {
-    /// Keeps the part of an error that is sent.
+    /// Extracts the part of an error that is sent to the caller.
     pub(crate) fn new(error: RpcError) -> Self {
         Self {
             kind: error.kind,
@@ -64,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// Creates the refusal of an unknown method, with the existing ones.
+    /// Creates the refusal of an unknown method, with the offered names.
     pub(crate) fn no_such_method(methods: Vec<String>) -> Self {
         let kind = RpcErrorKind::NoSuchMethod;
         let message = String::new();
@@ -76,12 +76,12 @@ impl Refusal {
 
     /// Returns the refusal as the bytes of a frame body.
     ///
-    /// This cannot fail: postcard can serialise all of its types.
+    /// This cannot fail: postcard can serialise every refusal.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// Returns the error that the caller gets.
+    /// Decodes a refusal as the error that the caller gets.
     pub(crate) fn into_error(body: &[u8], method: &str) -> RpcError {
         let Ok(refusal) = postcard::from_bytes::<Self>(body) else {
             let message = "the worker answered with an invalid error message";

@@ -12,7 +12,7 @@ const RUNNING: u8 = 0;
 const DRAINING: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// Number of calls of an agent, and the state that allows or forbids more.
+/// Number of an agent's calls, and the state that allows or forbids new calls.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// `RUNNING` at the start.
@@ -44,7 +44,7 @@ impl InFlight {
             .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Stops new calls of the application and waits for those in flight.
+    /// Forbids new calls of the application and waits for the calls in flight.
     /// Returns `true` if all calls ended in time.
     pub(crate) fn drain(&self, deadline: Instant) -> bool {
         self.begin_to_drain();

@@ -3,9 +3,9 @@
 //! | file | contents |
 //! |---|---|
 //! | [`request`] | a call before it is sent |
-//! | [`calls`] | calls in flight, and those that wait for credit |
-//! | [`client`] | sends requests, takes replies, and lets a waiting thread read its reply |
-//! | [`in_flight`] | number of all calls of an agent, which it waits for at its end |
+//! | [`calls`] | calls in flight, and calls that wait for credit |
+//! | [`client`] | sends requests, receives replies, and lets a waiting thread read its reply |
+//! | [`in_flight`] | count of an agent's calls, which a shutdown waits for |
 //! | [`slot`] | the place where the answer of a call arrives |
 //! | [`failure`] | an error on its way from callee to caller |
 //! | [`span`], [`counters`] | calls in traces and in statistics |

@@ -17,7 +17,7 @@ pub(crate) const READS_MEMORY: u16 = 1;
 /// Flag of a request: the first 8 bytes of the body are the key of its line.
 pub(crate) const IN_LINE: u16 = 2;
 
-/// Flag of a request: it belongs to a call that its caller counts already.
+/// Flag of a request: part of a call that the caller already counts.
 /// A nested request does not count against the limits.
 pub(crate) const NESTED: u16 = 4;
 
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     /// `true` if the callee reads the large parts from this process's memory.
     /// The value is known when the request leaves the queue.
     pub(crate) lend: bool,
-    /// Filled when the request has left the queue.
+    /// Filled when the request has been sent or can no longer be sent.
     pub(crate) sent: Arc<Slot<()>>,
     /// Counts the call while the request exists.
     pub(crate) counted: Arc<CountedCall>,
@@ -51,8 +51,8 @@ impl Request {
 
     /// Ends a call that was not sent, with an error.
     pub(crate) fn fail(self, error: RpcError) {
-        // The call leaves the count first: a caller that sees the answer never finds the call still
-        // in flight.
+        // The call leaves the count first, so that a caller that has its answer never finds this
+        // call in flight.
         drop(self.counted);
         self.slot.fill(Err(error.with_method(self.method)));
         self.sent.fill(());
@@ -78,7 +78,7 @@ pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), 
 /// Action for a request when the limits are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
-    /// Send the request anyway: it is part of a call that counts already.
+    /// Send the request anyway: it is part of a call that already counts.
     Send,
     /// Queue the request.
     Queue,

@@ -1,4 +1,4 @@
-//! A slot for the answer of a call, filled once by the reading thread.
+//! A slot for the answer of a call, filled at most once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use rdzv_lock::{Condvar, Mutex};
 
 use crate::error::RpcError;
 
-/// A place for one value and for one task or thread that waits for the value.
+/// One value, and the task or the threads that wait for the value.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
-    /// Kept outside the lock, so that a check of this flag costs nothing.
+    /// Kept outside the lock, so that a check of this flag needs no lock.
     filled: AtomicBool,
     state: Mutex<State<T>>,
     arrived: Condvar,
@@ -69,7 +69,8 @@ impl<T> Slot<T> {
         slot
     }
 
-    /// Fills the slot, unless it has a value. Returns `true` if this value counts.
+    /// Fills the slot, unless it has a value.
+    /// Returns `true` if the slot was empty.
     pub(crate) fn fill(&self, value: T) -> bool {
         let mut state = self.state.lock();
         let State::Empty(waker) = &mut *state else {
@@ -94,7 +95,7 @@ impl<T> Slot<T> {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Removes and returns the value; `None` if it is not there.
+    /// Removes and returns the value; `None` if there is none.
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
@@ -140,7 +141,7 @@ impl<T> Slot<T> {
     ///
     /// # Panics
     ///
-    /// Panics if the value was taken before: a future must not be polled after it was ready.
+    /// Panics if the value was already taken: a future must not be polled after it was ready.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {

@@ -16,12 +16,12 @@ use crate::wire::clock::micros;
 ///
 /// Fields:
 ///
-/// - `trace`: 32 hexadecimal digits, the same in calls that functions make
-/// - `span`: the number of the call, the same at both ends
+/// - `trace`: 32 hexadecimal digits, which nested calls inherit
+/// - `span`: the id of the call, the same at both ends
 /// - `method`, `worker`: the method, and the worker at the other end
 /// - `bytes_out`, `bytes_in`: sizes of the request and the reply
 /// - `queue_micros`: time spent waiting for credit or for a thread
-/// - `run_micros`: time of the function; at the caller, all the time until the answer
+/// - `run_micros`: run time of the function; at the caller, the time from sending to the answer
 #[derive(Debug, Clone)]
 pub(crate) struct CallSpan {
     span: Span,

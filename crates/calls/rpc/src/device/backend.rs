@@ -54,7 +54,7 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Returns the error if the copy cannot be started. An [`DeviceEvent`] reports later failures.
+    /// Returns the error if the copy cannot be started. A [`DeviceEvent`] reports later failures.
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError>;
 
     /// Copies bytes from a device to the host, after all work queued on the device.

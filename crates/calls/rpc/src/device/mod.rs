@@ -5,12 +5,12 @@
 //!
 //! # How to add an accelerator
 //!
-//! Write three types in one file: the memory (a [`DeviceMemory`]), a point in a stream of work (an
+//! Write three types in one file: the memory (a [`DeviceMemory`]), a point in a stream of work (a
 //! [`DeviceEvent`]), and a [`DeviceBackend`] that creates both. With CUDA:
 //!
 //! - `alloc` calls `cudaMallocAsync` on the stream of a pool.
-//! - `copy_in` calls `cudaMemcpyAsync` from the host on that stream. It takes `Bytes`, which the
-//!   memory keeps until the event.
+//! - `copy_in` calls `cudaMemcpyAsync` from the host on that stream. The memory keeps the `Bytes`
+//!   until the event.
 //! - `event` calls `cudaEventRecord`, and its `wait` calls `cudaEventSynchronize`.
 //! - `copy_out` waits for the stream of the memory and copies into pinned memory, which
 //!   `Bytes::from_owner` wraps.

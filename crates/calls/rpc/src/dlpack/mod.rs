@@ -49,7 +49,7 @@ const DATA_TYPES: [(DataType, DLDataType); 16] = [
     (DataType::C64, DLDataType::C64),
 ];
 
-/// Memory of another library, given back on drop.
+/// Memory of another library, returned on drop.
 struct Foreign<M: ManagedTensorBase> {
     /// Not really `'static`: `_owner` holds the bytes, so borrow only from `self`.
     bytes: &'static [u8],
@@ -107,18 +107,18 @@ impl Tensor {
             .map_err(|error| refused(error.to_string()))?;
         // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are
         // copies within the allocation and, like those of every tensor, stay within the storage
-        // from `first` on; no elements, no pointer. The flag says that the memory is shared and
-        // must not change.
+        // from `first` on; a tensor without elements has no pointer. The flag says that the memory
+        // is shared and must not change.
         Ok(unsafe { exported.finish() })
     }
 
-    /// Imports a tensor of another library, and uses its memory.
+    /// Imports a tensor of another library without copying its memory.
     ///
     /// # Errors
     ///
     /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is not
-    /// on the CPU, has elements of an unsupported type, or has negative strides. The tensor is
-    /// given back in this case.
+    /// on the CPU, has elements of an unsupported type, or has negative strides. In this case the
+    /// tensor is returned to the library.
     ///
     /// # Safety
     ///

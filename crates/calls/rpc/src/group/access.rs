@@ -35,7 +35,7 @@ pub(super) fn set(store: &dyn Store, key: &str, value: &[u8]) -> Result<(), RpcE
     set.map_err(|error| store_failed("write the group's records", &error))
 }
 
-/// Increments a counter, and returns it.
+/// Increments a counter, and returns its new value.
 pub(super) fn count(store: &dyn Store, key: &str) -> Result<i64, RpcError> {
     let count = store.add(key, 1);
     count.map_err(|error| store_failed("count this worker", &error))
@@ -55,7 +55,7 @@ pub(super) struct Found {
     pub(super) round: DirectoryRound,
     /// Value in the store.
     pub(super) held: Bytes,
-    /// Decision about the round; it never asks to open another one.
+    /// Decision about the round; never `RoundDecision::Open`.
     pub(super) decision: RoundDecision,
 }
 
@@ -125,8 +125,8 @@ pub(super) fn members(store: &dyn Store, keys: Keys) -> Result<Membership, RpcEr
 
 /// Changes the record of a dynamic group, and returns the written record.
 ///
-/// `decide` returns the new record for the current one; `None` leaves it unchanged. It is called
-/// again each time another worker was faster.
+/// `decide` returns the new record for the current one; `None` leaves it unchanged. `change` calls
+/// `decide` again each time another worker was faster.
 pub(super) fn change(
     store: &dyn Store,
     keys: Keys,
@@ -146,7 +146,7 @@ pub(super) fn change(
             announce(store, keys, next.epoch())?;
             return Ok(Some(next));
         }
-        // If the store returns the expected value, the key does not exist: that is the empty group.
+        // If the store returns the expected value, the key does not exist, so the group is empty.
         held = if found == held { Bytes::new() } else { found };
     }
 }

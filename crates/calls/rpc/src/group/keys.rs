@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `rdzv/rpc/round` | the current [`Round`] |
 //! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], usually the worker |
-//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready` | static: workers that know all, their number |
-//! | `rdzv/rpc/{epoch}/go` | static: the note that ends forming |
-//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: number of workers that know the refusal |
-//! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutdown |
+//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready` | static: workers that know all members, their count |
+//! | `rdzv/rpc/{epoch}/go` | static: the note that ends the forming |
+//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: count of workers that have read the refusal |
+//! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: drained workers, their count, result of the shutdown |
 //! | `rdzv/rpc/{epoch}/waits/{rank}` | static: workers that must answer before this one can end |
-//! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: workers that have read the verdict |
+//! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: count of workers that have read the verdict; farewell |
 //! | `rdzv/rpc/{epoch}/members` | dynamic: the [`Membership`] |
 //! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: this version exists |
 //! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: number that a live member increments |
@@ -26,7 +26,7 @@ use rdzv_rpc_proto::worker::WorkerId;
 /// Key of the current round.
 pub(super) const ROUND: &str = "rdzv/rpc/round";
 
-/// The keys of the round of this epoch.
+/// Keys of the round with this epoch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keys(pub(super) u64);
 

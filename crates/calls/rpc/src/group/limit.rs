@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A deadline that knows its start.
+/// A time limit with its start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     started: Instant,

@@ -4,9 +4,9 @@
 //! leave.
 //!
 //! [`Group`] is the agent's handle. It knows the members ([`Group::view`]), reports changes
-//! ([`Group::on_change`]) and ends cleanly ([`Group::shutdown_barrier`],
-//! [`Group::leave`]). The decisions of the members are in `rdzv_rpc_proto::directory`; the store
-//! and the threads are here.
+//! ([`Group::on_change`]) and ends cleanly ([`Group::shutdown_barrier`], [`Group::leave`]).
+//! `rdzv_rpc_proto::directory` makes the decisions. This module accesses the store and runs the
+//! threads.
 //!
 //! Reading order: `keys` (the keys in the store), `static_group` and `note`, `shutdown`; `dynamic`.
 
@@ -33,7 +33,7 @@ use static_group::StaticGroup;
 /// Default time without a renewal after which a member counts as dead.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 
-/// Minimum lease: with a shorter one, a busy machine looks like a dead one.
+/// Minimum lease; with a shorter lease, members on a busy machine seem dead.
 pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Report to an agent about its group.
@@ -43,7 +43,7 @@ pub enum GroupChange {
     ///
     /// [`GroupView::changes_since`] returns the differences.
     View(Arc<GroupView>),
-    /// Last report: the others declared this worker dead, or the store is lost.
+    /// Last report: the other members removed this worker, or the store failed.
     Detached(RpcError),
 }
 
@@ -68,16 +68,16 @@ pub fn new_incarnation() -> u64 {
 impl Group {
     /// Forms a static group of `world_size` workers.
     ///
-    /// It returns when all workers have joined and agree.
+    /// Blocks until all workers have joined and agree.
     ///
     /// The worker must already accept connections at its contact address.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` before anything is sent, if the world size is 0 or the rank is not below
-    /// it. The other errors are usually the same on all workers: `GroupMismatch` (world sizes, a
-    /// dynamic group), `DuplicateName`, `DuplicateId`, `DeviceMap`, `Deadline` with the missing
-    /// ranks, and `Store` if the store fails.
+    /// `InvalidArgument`, without access to the store, if the world size is 0 or the rank is not
+    /// below the world size. The other errors are usually the same on all workers: `GroupMismatch`
+    /// (world sizes, a dynamic group), `DuplicateName`, `DuplicateId`, `DeviceMap`, `Deadline` with
+    /// the missing ranks, and `Store` if the store fails.
     pub fn form(
         store: Arc<dyn Store>,
         me: Member,
@@ -133,7 +133,7 @@ impl Group {
         }
     }
 
-    /// Returns the current group.
+    /// Returns the current view of the group.
     pub fn view(&self) -> Arc<GroupView> {
         match &self.0 {
             Kind::Static(group) => Arc::clone(&group.view),
@@ -160,11 +160,12 @@ impl Group {
 
     /// Leaves a dynamic group, and frees the name and the id.
     ///
-    /// The other members are notified. In a static group, or the second time, nothing happens.
+    /// The other members are notified. In a static group, and on a second call, this does nothing.
     ///
     /// # Errors
     ///
-    /// `Store` if the store fails: the others notice the departure when the lease expires.
+    /// `Store` if the store fails. The other members then notice the departure when the lease
+    /// expires.
     pub fn leave(&self) -> Result<(), RpcError> {
         match &self.0 {
             Kind::Static(_) => Ok(()),
@@ -175,7 +176,7 @@ impl Group {
     /// Records the workers that must answer before this worker can end the group.
     ///
     /// With this record, the other workers do not blame this worker for the delay. In a dynamic
-    /// group nothing happens.
+    /// group this does nothing.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// `Deadline` with the missing workers, in the same words on all waiting workers; `Store` if
+    /// `Deadline` with the missing workers, with the same text on all waiting workers; `Store` if
     /// the store fails.
     pub fn shutdown_barrier(&self, deadline: Duration) -> Result<(), RpcError> {
         match &self.0 {

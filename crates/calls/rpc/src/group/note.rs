@@ -26,7 +26,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the error that every worker gets, in the same words.
+    /// Returns the error that every worker gets, with the same text.
     pub(super) fn error(&self) -> RpcError {
         RpcError::new(self.kind, escape_lines(&self.message))
     }
@@ -35,7 +35,7 @@ impl Refusal {
 /// Value of a key that a worker waits for.
 ///
 /// A worker that ends the forming of a group writes the reason to the keys that the others wait
-/// for. Each of them then gets it immediately.
+/// for. Each waiting worker then receives the reason immediately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Note {
@@ -47,7 +47,7 @@ pub(super) enum Note {
     Refused(Refusal),
     /// The group forms in the next round, because a worker restarted.
     Moved {
-        /// Life of the worker that wrote this.
+        /// Incarnation of the worker that wrote this note.
         by: u64,
     },
 }

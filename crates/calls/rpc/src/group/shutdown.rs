@@ -29,13 +29,13 @@ const FAREWELL: Duration = Duration::from_millis(500);
 struct Verdict {
     /// Workers that had not drained in time; empty if the shutdown is complete.
     missing: Vec<WorkerInfo>,
-    /// Workers among the missing ones that the others waited for.
+    /// Missing workers that do not themselves wait for a missing worker.
     blamed: Vec<WorkerInfo>,
     /// Time that the writer of this verdict had waited.
     waited_ms: u64,
 }
 
-/// Name of a [`Verdict`] in the error for one that cannot be read.
+/// Name of a [`Verdict`] in the error if the verdict cannot be read.
 const VERDICT: &str = "the outcome of the group";
 
 /// Waits until all workers of the group have drained.
@@ -139,9 +139,10 @@ fn not_drained(verdict: &Verdict) -> RpcError {
     })
 }
 
-/// Parts from the other workers after the verdict.
-/// The last worker to read the verdict notifies the first worker, and clears the keys of the group.
-/// The first worker waits for that a short time, because the store may end with it.
+/// Leaves the group after the verdict.
+/// The last worker to read the verdict removes the group's keys if the shutdown is complete, and
+/// notifies the first worker. The first worker waits up to `FAREWELL` for this, because the store
+/// may end with the first worker.
 fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcError> {
     let store = &*group.store;
     let me = group.view.me().info.id;
@@ -169,7 +170,7 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
 }
 
 /// Records that the first worker ends, or that the last has read the verdict.
-/// The second of these two removes the key for this exchange.
+/// The later of these two workers removes the key.
 fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     let gone = keys.gone();
     if claim(store, &gone, as_whom)? == as_whom {
@@ -179,7 +180,7 @@ fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     }
 }
 
-/// Marks the round as over, and removes its keys except the last ones.
+/// Marks the round as ended, and removes its keys except `gone`.
 fn clear(group: &StaticGroup, keys: Keys) -> Result<(), RpcError> {
     let store = &*group.store;
     replace_round(store, &group.round.encode(), group.round.ended())?;

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A worker that ends the forming early writes the reason to `go` and then to every empty slot,
-//! where the other workers wait. A worker may find its slot taken by an earlier life of itself
-//! while the group is still forming. It then moves all workers to the next round in the same way.
+//! where the other workers wait. A restarted worker may find its slot taken by its previous
+//! incarnation while the group is still forming. The restarted worker then moves all workers to the
+//! next round in the same way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub(super) struct StaticGroup {
 
 /// Forms the group; returns when all workers have the same view of it.
 ///
-/// Arguments that are wrong on their own are refused before any message is sent.
+/// Invalid arguments are rejected before any access to the store.
 pub(super) fn form(
     store: Arc<dyn Store>,
     me: Member,
@@ -89,9 +90,9 @@ struct Forming<'a> {
     me: &'a Member,
     world_size: u32,
     limit: Limit,
-    /// `true` if another worker has sent this one to a later round.
+    /// `true` if this worker has moved on from a round that was still forming.
     ///
-    /// A worker that takes this worker's slot in that round must be alive.
+    /// Another worker that holds this worker's slot in the new round must be alive.
     was_moved: bool,
     /// The latest round of this worker.
     round: Option<DirectoryRound>,
@@ -106,7 +107,7 @@ enum Waited {
 }
 
 impl Forming<'_> {
-    /// Tries one round; `None` if the group meets in another one.
+    /// Tries one round; `None` if the group forms in another round.
     fn try_once(&mut self) -> Result<Option<(DirectoryRound, GroupView)>, RpcError> {
         let kind = RoundKind::Static {
             world_size: self.world_size,
@@ -147,7 +148,7 @@ impl Forming<'_> {
 
     /// `true` if this round was formed and has ended since it was found.
     /// Its last worker clears the slots, so no other worker would join. A round whose forming was
-    /// aborted has a note that says so.
+    /// aborted has a note with the reason.
     fn is_cleared(&self, found: &Found, keys: Keys) -> Result<bool, RpcError> {
         if !self.is_replaced(found)? {
             return Ok(false);
@@ -187,7 +188,7 @@ impl Forming<'_> {
         Ok(error)
     }
 
-    /// Marks this worker's slot, so that its retry goes to the next round.
+    /// Marks this worker's slot, so that a retry moves to the next round.
     fn mark_as_sent(&self, slot: &str, held: &[u8]) -> Result<(), RpcError> {
         let informed = self.store.compare_set(slot, held, &self.moved().encode());
         informed
@@ -271,7 +272,7 @@ impl Forming<'_> {
         }
     }
 
-    /// Moves to the next round because a worker left this one, unless it failed.
+    /// Moves to the next round, unless the forming was refused.
     fn follow(&mut self, keys: Keys) -> Result<Option<(DirectoryRound, GroupView)>, RpcError> {
         if let Some(Note::Refused(refusal)) = note(self.store, &keys.go())? {
             return Err(refusal.error());
@@ -314,10 +315,10 @@ impl Forming<'_> {
         }
     }
 
-    /// Parts from the others after the group could not be formed.
+    /// Leaves the other workers after the group could not be formed.
     ///
-    /// The process of the first worker usually has the store. It therefore waits a short time until
-    /// the others have read the refusal too.
+    /// The first worker's process usually hosts the store. The first worker therefore waits up to
+    /// `FAREWELL` until the others have read the refusal.
     fn part(&self, error: &RpcError) {
         let Some(round) = self.round else { return };
         if matches!(
@@ -326,7 +327,7 @@ impl Forming<'_> {
         ) {
             return;
         }
-        // This failure matters less than the error itself.
+        // This failure matters less than `error`.
         if let Err(failed) = self.see_the_others_off(round, error) {
             tracing::debug!(worker = %self.me.info, %failed, "cannot wait for the other workers");
         }
@@ -349,7 +350,7 @@ impl Forming<'_> {
                 others += i64::from(matches!(held, Some(Note::Member(_))));
             }
         }
-        // The last worker to come sets this key; it may be this one.
+        // The last worker to arrive sets this key; this worker may be the last.
         if informed < others {
             let last = keys.informed_count(others);
             match self.store.wait(&[&last], Some(FAREWELL)) {
@@ -409,7 +410,7 @@ impl Forming<'_> {
     }
 
     /// Ends the forming of a round with this note, and wakes the waiting workers.
-    /// Returns the note with which it has ended, which may come from another worker.
+    /// Returns the note that ended the round; another worker may have written it.
     fn finish(&self, round: DirectoryRound, note: &Note) -> Result<Note, RpcError> {
         let keys = Keys(round.epoch);
         let ours = note.encode();
@@ -417,7 +418,7 @@ impl Forming<'_> {
         let (true, RoundKind::Static { world_size }) = (held[..] == ours[..], round.kind) else {
             return Note::decode(&held);
         };
-        // Also for workers that were given a larger world size than the round has.
+        // This includes workers that were given a larger world size than the round has.
         for rank in 0..world_size.max(self.world_size) {
             claim(self.store, &keys.member(WorkerId(rank)), &held)?;
         }
@@ -425,7 +426,7 @@ impl Forming<'_> {
     }
 }
 
-/// Returns the group of these members, if they fit together.
+/// Creates the view of these members, and checks that the members fit together.
 fn picture(epoch: u64, me: WorkerId, members: Vec<Member>) -> Result<GroupView, RpcError> {
     let view = GroupView::new(epoch, me, members)?;
     view.check_devices(GroupKind::Static)?;

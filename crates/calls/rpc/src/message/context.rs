@@ -40,7 +40,7 @@ pub(super) fn giving<T>(serialize: impl FnOnce() -> T) -> (T, Given) {
     (result, given.unwrap_or_default())
 }
 
-/// Runs `deserialize` with these tensors and references to take.
+/// Runs `deserialize`, which can take these tensors and references.
 pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T {
     with_slot(&ARRIVED, arrived, deserialize).0
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! u32, little endian      size of the table in bytes; 0 without tensors and references
-//! the value (postcard)    tensors and references in it are numbers of the table
+//! the value (postcard)    tensors and references in it are indices into the table
 //! the table (postcard)    tensors and references of the value
 //! ```
 //!

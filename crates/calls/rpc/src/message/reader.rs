@@ -14,7 +14,7 @@ use compound::Elements;
 /// Maximum depth of nested options, lists, maps, structs and enums.
 pub(super) const DEPTH_LIMIT: u16 = 256;
 
-/// Maximum number of list elements that take no bytes, in one body.
+/// Maximum number of list elements in one body that occupy no bytes.
 pub(super) const EMPTY_LIMIT: u64 = 1 << 20;
 
 /// Reason why bytes cannot be decoded as the expected value.
@@ -99,7 +99,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Reads a varint: seven bits per byte, lowest first; the top bit means more.
+    /// Reads a varint: 7 bits per byte, lowest first; a set top bit continues it.
     fn number(&mut self, bits: u32) -> Result<u128, ReadError> {
         let at = self.at();
         let mut number = 0;

@@ -31,7 +31,7 @@ pub trait AdoptReferences {
     fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError>;
 }
 
-/// Serialises a reference as a number; passes `local` to [`ForkReferences`].
+/// Serialises a reference as an index; passes `local` to [`ForkReferences`].
 ///
 /// # Errors
 ///

@@ -4,10 +4,10 @@ use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::tensor::TensorMeta;
 use serde::{Deserialize, Serialize};
 
-/// Tensors and references in a message, by number.
+/// Tensors and references in a message, by index.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Table {
-    /// Entries of the tensors in the value, by number.
+    /// Entries of the tensors in the value, by index.
     pub(super) tensors: Vec<Entry>,
     /// Forks that were created for the receiver.
     pub(super) references: Vec<Vec<u8>>,
@@ -16,10 +16,10 @@ pub(super) struct Table {
 /// Description of one tensor in a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// Index of its part plus 1; 0 for a tensor without elements.
+    /// Index of the tensor's part plus 1; 0 for a tensor without elements.
     pub(super) part: u32,
     /// Device on which the receiver puts the tensor.
     pub(super) device: Device,
-    /// Location of the tensor in the part.
+    /// Type, shape and location of the tensor in its part.
     pub(super) meta: TensorMeta,
 }

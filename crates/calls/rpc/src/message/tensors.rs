@@ -1,4 +1,4 @@
-//! Serialisation of a tensor in a message, as its number in a slot.
+//! Serialisation of a tensor in a message, as its index in a slot.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -60,9 +60,10 @@ pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
 impl RpcAgent {
     /// Calls a method on a worker that keeps the result; returns a reference.
     ///
-    /// This returns immediately. The result may not exist yet, and the function may fail: the
-    /// reference reports its errors. The argument is encoded immediately. The message shares the
-    /// memory of its tensors, so do not modify that memory until [`RRef::confirmed_by_owner`].
+    /// This returns before the result exists, and blocks only under load, like
+    /// [`call`](Self::call). If the function fails, the reference reports the error. The argument
+    /// is encoded immediately. The message shares the memory of its tensors, so do not modify that
+    /// memory until [`RRef::confirmed_by_owner`].
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
 
 /// Waker that handles the owner's confirmation without a thread or task.
 ///
-/// It runs on the thread that reads the confirmation.
+/// This waker runs on the thread that reads the confirmation.
 struct Watch {
     core: Weak<Core>,
     fork: ForkId,

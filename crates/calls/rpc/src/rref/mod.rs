@@ -1,9 +1,9 @@
 //! Remote references: handles to values that stay on their owner.
 //!
 //! ```text
-//!   RRef<T> ──► Held ──► Register ──► core::rpc::rref::References    decides what to send
+//!   RRef<T> ──► Held ──► Register ──► rdzv_rpc_proto::rref::References    decides what to send
 //!                            │
-//!                            └──► values, waiters                    receive the results
+//!                            └──► values, waiters                         receive the results
 //! ```
 //!
 //! An [`RRef`] is a handle to a value on its owner; on the owner, it gives access to the value
@@ -23,7 +23,7 @@
 //! | `kept` | values that functions have created, and their encoders |
 //! | `register::travel` | references in messages |
 //! | `question` | requests for values |
-//! | `create` | values that other workers create |
+//! | `create` | values that are created on other workers |
 //! | `value_method` | methods that run on values |
 //! | `failure` | conversion of failures to errors |
 //!

@@ -40,7 +40,7 @@ pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
 ///
 /// # Errors
 ///
-/// Returns the errors of [`value`], or [`RpcErrorKind::Deadline`] after `until`.
+/// Returns the errors of [`value`], or [`RpcErrorKind::Deadline`] after the deadline.
 pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,

@@ -133,8 +133,8 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// Returns the error of the function that should have created the value, on every call;
     /// [`RpcErrorKind::Deadline`] after the timeout; [`RpcErrorKind::PeerLost`] if the owner is
-    /// lost. [`RpcErrorKind::InvalidArgument`] in an async function that serves a call: it must
-    /// await [`fetch`](Self::fetch) instead.
+    /// lost. [`RpcErrorKind::InvalidArgument`] in an async function that serves a call; such a
+    /// function must await [`fetch`](Self::fetch) instead.
     pub fn to_here(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,
@@ -146,7 +146,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.ask(core, &question, timeout).wait().map(Arc::new)
     }
 
-    /// Returns the same value as [`to_here`](Self::to_here), without blocking.
+    /// Returns the value like [`to_here`](Self::to_here), without blocking.
     ///
     /// # Errors
     ///
@@ -183,8 +183,9 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`] on any other worker; the error of the function that should
-    /// have created the value; [`RpcErrorKind::Deadline`] after the agent's timeout.
+    /// [`RpcErrorKind::InvalidArgument`] on any other worker, and in an async function if the value
+    /// does not exist yet; the error of the function that should have created the value;
+    /// [`RpcErrorKind::Deadline`] after the agent's timeout.
     pub fn local_value(&self) -> Result<Arc<T>, RpcError> {
         self.local(Timeout::Default, "local_value()")
     }

@@ -105,7 +105,7 @@ impl Register {
         self.keeps.get(&method)
     }
 
-    /// Returns the worker of this agent.
+    /// Returns this worker as a holder of references.
     pub(crate) fn me(&self) -> Member {
         self.me
     }
@@ -211,7 +211,7 @@ impl Register {
         let mut state = self.state.lock();
         match state.machine.user(fork) {
             Some(user) if user.confirmed => Ok(None),
-            // The confirmation has already arrived, and no other will follow.
+            // The failure was already reported, and no confirmation will follow.
             Some(UserInfo {
                 broken: Some(failure),
                 ..

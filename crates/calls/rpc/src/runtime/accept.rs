@@ -1,4 +1,4 @@
-//! Accepting connections of other workers.
+//! Accepts connections from other workers.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -16,13 +16,13 @@ use crate::wire::link::{Link, fail};
 
 /// Maximum number of peers that have not identified themselves yet.
 ///
-/// If one more peer connects, the connection of another one is closed.
+/// If one more peer connects, the agent closes one of these connections.
 const MOST_UNAUTHENTICATED: usize = 1024;
 
 /// Maximum number of such peers from one source.
 const MOST_OF_ONE: usize = 256;
 
-/// Maximum number of connections to accept before known peers are served.
+/// Maximum number of connections accepted before the driver serves known peers.
 const AT_ONCE: usize = 64;
 
 /// The listener, and the peers that have not identified themselves yet.
@@ -30,7 +30,7 @@ pub(crate) struct Reception {
     /// `None` after the listener was closed.
     listener: Option<Listener>,
     unauthenticated: Pending<Weak<Server>>,
-    /// `true` if more peers may wait that the listener does not report.
+    /// `true` if the listener may hold peers that its descriptor does not signal.
     has_more: bool,
 }
 
@@ -71,11 +71,11 @@ impl Reception {
                     }
                 }
                 Ok(None) => return,
-                // One peer failed; other peers may wait behind it.
                 Err(error @ TransportError::System { .. }) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     return;
                 }
+                // One peer failed; other peers may follow.
                 Err(error) => tracing::warn!(%error, "refused a connection"),
             }
         }

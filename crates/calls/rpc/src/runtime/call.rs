@@ -20,14 +20,14 @@ use crate::runtime::member::Member;
 use crate::runtime::method::Method;
 use crate::service::code_kind::{CodeKind, code_kind, trace};
 
-/// Callee of a call: a worker by its name, by its id, or as a whole.
+/// Callee of a call: a worker by its name, by its id, or by both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination<'a> {
     /// By name.
     Name(&'a str),
     /// By id, which is its rank.
     Id(WorkerId),
-    /// A worker whose data the caller has.
+    /// By name and id, which must both match.
     Worker(&'a WorkerInfo),
 }
 
@@ -70,7 +70,7 @@ pub enum Timeout {
     Default,
     /// No limit.
     Never,
-    /// This time, in steps of a microsecond, greater than zero.
+    /// This time, in whole microseconds; at least 1 µs.
     After(Duration),
 }
 
@@ -92,7 +92,7 @@ impl Timeout {
     }
 }
 
-/// Conversion of a duration to the limit of that length.
+/// Converts a duration to [`Timeout::After`].
 impl From<Duration> for Timeout {
     fn from(time: Duration) -> Self {
         Self::After(time)
@@ -108,7 +108,7 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Creates options with the agent's timeout, no line, and waiting under load.
+    /// Creates options with the agent's timeout, without a line or `refuse_excess`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -122,7 +122,7 @@ impl CallOptions {
 
     /// Puts the call into a line.
     ///
-    /// The callee serves the calls of this worker in the same line in the order in which they were
+    /// The callee serves this worker's calls with the same `key` in the order in which they were
     /// made. Calls without a line run concurrently, in any order.
     #[must_use]
     pub fn line(mut self, key: u64) -> Self {
@@ -130,9 +130,9 @@ impl CallOptions {
         self
     }
 
-    /// Makes the call fail with [`RpcErrorKind::Overloaded`] instead of waiting.
+    /// Makes the call fail with [`RpcErrorKind::Overloaded`] under load.
     ///
-    /// This matters if too many calls to the worker are in flight.
+    /// Without this option, the call waits until fewer calls to the worker are in flight.
     #[must_use]
     pub fn refuse_excess(mut self) -> Self {
         self.refuse = true;
@@ -145,8 +145,9 @@ impl RpcAgent {
     ///
     /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
     /// modify that memory until the result arrives. If 256 calls or 64 MiB are in flight to the
-    /// worker, this blocks, so that memory stays bounded. In async code the call waits in a queue
-    /// instead. A call from a function that serves a call is sent immediately.
+    /// worker, this blocks, so that memory stays bounded. In async code this does not block; the
+    /// call waits in a queue instead. A call from a function that serves a call is sent
+    /// immediately.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(

@@ -1,4 +1,4 @@
-//! Connecting to a worker and the greeting, on a thread that may block.
+//! Opens connections to workers, on threads that may block.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Core {
 
     /// Returns the connection to a member, if it is open.
     ///
-    /// If there is none, this starts to connect. The references are notified later.
+    /// If no thread is opening one, this starts to. The references are notified once it is open.
     pub(crate) fn reach(self: &Arc<Self>, member: &Member) -> Option<Arc<Client>> {
         let id = member.info.id;
         let mut peers = self.peers.0.lock();
@@ -244,7 +244,7 @@ pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Re
     Ok(())
 }
 
-/// Sends this worker's greeting, and returns that of the worker that answers.
+/// Sends this worker's greeting, and returns the greeting of the peer.
 pub(crate) fn greet(
     core: &Core,
     member: &Member,

@@ -1,4 +1,4 @@
-//! Parts of an agent, and handles of it.
+//! State of an agent, and handles to it.
 //!
 //! | file | contents |
 //! |---|---|
@@ -49,7 +49,7 @@ use crate::wire::link::LinkPoller;
 
 /// An agent: calls methods of other workers, and serves their calls.
 ///
-/// Clones are handles of the same agent. The agent stops when the last clone is dropped.
+/// Clones are handles to the same agent. The agent stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct RpcAgent {
     core: Arc<Core>,
@@ -101,7 +101,7 @@ impl fmt::Debug for RpcAgent {
 }
 
 impl StopGuard {
-    /// Waits for the driver, unless this is its thread.
+    /// Waits for the driver, unless the calling thread is the driver.
     pub(crate) fn join(&self) {
         let driver = self.driver.lock().take();
         if let Some(driver) = driver
@@ -157,12 +157,12 @@ impl CallContext {
         self.deadline
     }
 
-    /// Returns the flag that fires when the result is no longer needed.
+    /// Returns the flag that is set when the result is no longer needed.
     pub fn cancellation(&self) -> &Cancellation {
         &self.cancellation
     }
 
-    /// Returns the number of the trace that this call belongs to.
+    /// Returns the id of the trace to which this call belongs.
     ///
     /// Calls that the function makes belong to the same trace.
     pub fn trace(&self) -> u128 {
@@ -171,7 +171,6 @@ impl CallContext {
 
     /// Closes the connection of the call immediately.
     ///
-    /// Use this if the caller has broken the protocol. Other calls of the caller over this
     /// Use this if the caller has broken the protocol, after the call was answered: a later answer
     /// is lost. Other calls of the caller over this connection fail, and the caller must connect
     /// again. The connection of a worker to itself stays open.
@@ -181,9 +180,9 @@ impl CallContext {
         }
     }
 
-    /// Runs code as part of this call, on a thread that is not the agent's.
+    /// Runs code as part of this call, on a thread outside of the agent.
     ///
-    /// The calls that the code makes belong to this call, like those of functions. The code may
+    /// The calls that the code makes are nested calls, like calls that functions make. The code may
     /// block.
     pub fn inside<T>(&self, run: impl FnOnce() -> T) -> T {
         inside(CodeKind::Blocking, self.trace, run)
@@ -195,7 +194,7 @@ impl CallContext {
     }
 }
 
-/// Interface to the remote references of an agent, which are a layer above.
+/// Interface to an agent's remote references, which a higher layer implements.
 pub(crate) trait References: Any + Send + Sync {
     /// Creates a fork of `local` for a message to `to`.
     fn fork(
@@ -222,13 +221,13 @@ pub(crate) trait References: Any + Send + Sync {
     /// Performs the due actions, and returns the time of the next one.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
-    /// Waits until nothing is in flight. Returns `true` if that was in time.
+    /// Waits until no reference message is in flight; `false` after the deadline.
     ///
     /// [`Input::Shutdown`] first releases all references that the application holds;
-    /// [`Input::Quiesce`] keeps them for functions that others call.
+    /// [`Input::Quiesce`] keeps the references for functions that other workers call.
     fn drain(&self, core: &Arc<Core>, how: Input<'_>, deadline: Instant) -> bool;
 
-    /// Releases everything at the end. Returns the values that others still used.
+    /// Ends all references; returns the values that other workers still use.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
 }
 
@@ -265,7 +264,7 @@ pub(crate) struct Core {
     /// Default timeout in microseconds; 0 for none.
     timeout: AtomicU64,
     next_call: AtomicU64,
-    /// Lock of the thread that shuts the agent down.
+    /// Held by the thread that shuts the agent down.
     pub(crate) ending: LimitedMutex<()>,
     /// Function to call after the agent was stopped through a handle.
     pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
@@ -276,7 +275,7 @@ pub(crate) struct Core {
     pub(crate) rhythm: Rhythm,
 }
 
-/// Parts of an agent except its methods.
+/// Settings of an agent, except its methods.
 pub(crate) struct Setup {
     pub(crate) me: WorkerInfo,
     pub(crate) incarnation: u64,

@@ -92,9 +92,9 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     }
 }
 
-/// Handles the events that have happened.
+/// Handles the events that the poller has reported.
 ///
-/// Connections that had frames are no longer armed; they become hot.
+/// A connection with frames is no longer armed. It is added to `hot`.
 fn take(
     core: &Arc<Core>,
     reception: &mut Reception,

@@ -1,4 +1,4 @@
-//! Handle of a call at the caller.
+//! Handle to a call at the caller.
 
 use std::fmt;
 use std::future::Future;
@@ -22,7 +22,7 @@ use crate::runtime::peers::no_connection_in_time;
 use crate::runtime::run::panic_text;
 use crate::service::code_kind::{CodeKind, code_kind};
 
-/// The result of a call, available later.
+/// Future result of a call.
 ///
 /// The call is already running and needs no further action. To get the result, block with
 /// [`wait`](Self::wait) or for a limited time with [`wait_for`](Self::wait_for), or `.await` it in
@@ -35,14 +35,14 @@ pub struct RpcFuture<T> {
 enum State<T> {
     /// Result of a call.
     Call(Box<InFlight<T>>),
-    /// Result that arrives without this future, or that exists already.
+    /// Result of a task, or result that already exists.
     Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
 }
 
 impl<T> State<T> {
-    /// Blocks until the result arrives, but not after `until`.
+    /// Blocks until the result arrives or the deadline has passed.
     ///
-    /// `None` if the result has not arrived by then, or was taken earlier.
+    /// Returns `None` if the result has not arrived in time, or was already taken.
     fn wait(&self, deadline: Option<Instant>) -> Option<Result<T, RpcError>> {
         match self {
             Self::Call(call) => call.wait(deadline).map(|answer| call.decode(answer)),
@@ -73,7 +73,7 @@ pub(crate) struct Begun {
     pub(crate) limit: Option<Duration>,
 }
 
-/// A call that has begun, and how to read its answer.
+/// A call that has begun, with the function that reads its answer.
 pub(crate) struct InFlight<T> {
     pub(crate) core: Arc<Core>,
     pub(crate) worker: WorkerInfo,
@@ -128,7 +128,7 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Fills the slot with an error, in whatever part of the agent the call is.
+    /// Ends the call with a timeout error, wherever the call is queued.
     fn time_over(&self, client: Option<&Arc<Client>>) {
         let limit = self.begun.limit.unwrap_or_default();
         let error = match client {
@@ -142,7 +142,7 @@ impl<T> InFlight<T> {
                 no_connection_in_time(limit)
             }
         };
-        // At this moment the call may be in no table. If it was found above, the slot is already
+        // The call may currently be in no table. If the call was found above, its slot is already
         // filled.
         self.begun.slot.fill(Err(error));
     }
@@ -172,9 +172,9 @@ impl<T: Send + 'static> RpcFuture<T> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the call. [`RpcErrorKind::Deadline`] if there is no result within this
-    /// time: the call continues, and the future can wait again. [`RpcErrorKind::InvalidArgument`]
-    /// as for [`wait`](Self::wait).
+    /// Returns the error of the call. [`RpcErrorKind::Deadline`] if there is no result within
+    /// `at_most`; the call continues, and the caller can wait again.
+    /// [`RpcErrorKind::InvalidArgument`] as for [`wait`](Self::wait).
     pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
     where
         T: Clone,
@@ -201,7 +201,8 @@ impl<T: Send + 'static> RpcFuture<T> {
     /// # Errors
     ///
     /// Returns the error of the call. [`RpcErrorKind::InvalidArgument`] in an async function that
-    /// serves a call: blocking would stop the work that it waits for, so `.await` the future there.
+    /// serves a call: blocking would stop the work that the function waits for, so `.await` the
+    /// future there.
     pub fn wait(self) -> Result<T, RpcError> {
         must_not_be_async()?;
         self.state.wait(None).unwrap_or_else(|| {
@@ -232,7 +233,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         }
     }
 
-    /// Continues with the result when it arrives, even if no code waits for it.
+    /// Runs `go_on` with the result when it arrives, even if no code waits for it.
     ///
     /// A panic in `go_on` becomes the error of the returned future.
     pub fn then<U, F>(self, go_on: F) -> RpcFuture<U>
@@ -253,7 +254,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// Returns the results of several calls, in order, when all have arrived.
+    /// Waits for all calls, and returns their results in order; `None` if empty.
     pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
         let core = futures.first()?.core();
         Some(Self::task(core, async move {
@@ -287,7 +288,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     }
 }
 
-/// Rejects blocking in a place where it would stop other work.
+/// Rejects blocking in async functions, where it would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
     if code_kind() == CodeKind::Async {
         let text = "an async function must not block: await the call, or wrap the function in \

@@ -28,7 +28,7 @@ impl<Argument, Output> Method<Argument, Output> {
 
     /// Creates another version of the method, with other types.
     ///
-    /// Change the version together with the types: workers that know different versions receive an
+    /// Change the version together with the types: a caller with another version then receives an
     /// error instead of wrong values.
     pub const fn with_version(name: &'static str, version: u32) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl<Argument, Output> Method<Argument, Output> {
         self.version
     }
 
-    /// Returns the number of the method on the wire.
+    /// Returns the hash that identifies the method on the wire.
     pub(crate) const fn number(&self) -> u64 {
         method_hash(self.name, self.version)
     }

@@ -10,10 +10,10 @@
 //!                       └─────── reply ◄── tokio ◄─┘
 //! ```
 //!
-//! An agent has three kinds of threads. The *driver* waits for all connections and takes the first
-//! step of async functions. One thread of tokio runs async functions that wait. One more thread of
-//! tokio runs for each blocking function, and for each large part that is read from another
-//! process.
+//! An agent has several kinds of threads. The *driver* waits for all connections and takes the
+//! first step of async functions. One tokio thread runs async functions that wait. Each blocking
+//! function, and each large read from another process, runs on a thread of tokio's blocking pool. A
+//! temporary thread opens each connection.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! The connections of this worker to the workers that it calls.
 //!
-//! A connection is made when a call needs it.
+//! A connection is opened when a call or a reference needs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Peers {
         }
     }
 
-    /// Removes a connection that is over.
+    /// Removes a connection that has ended.
     ///
     /// Returns `false` if another connection to the worker has replaced it.
     pub(crate) fn lost(&self, lost: &Arc<Client>) -> bool {

@@ -16,16 +16,15 @@ const MANY: u32 = 4;
 
 /// Minimum time between two moves.
 ///
-/// It doubles with each move that has not helped, up to the limit: on a machine where all
-/// processors are busy, no move helps. A move has helped if the same number of waits in a row end
-/// without other threads running.
+/// It doubles with each move, up to `PAUSE_LIMIT`: on a machine where all processors are busy, no
+/// move helps. `MANY` consecutive waits without other threads on the processor reset it.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// State of the decision when the driver moves.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// Consecutive waits with other threads on the processor, and those without.
+    /// Consecutive waits with other threads on the processor, and without.
     shared: u32,
     apart: u32,
     not_before: Option<Instant>,
@@ -76,7 +75,7 @@ impl Placement {
 
 /// Moves the calling thread to another processor that it may use.
 ///
-/// The thread stays if there is none or the system refuses.
+/// The thread stays if there is no other processor, or if the system refuses.
 fn leave_processor() {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;

@@ -32,7 +32,7 @@ use crate::wire::handshake::Greeting;
 use crate::wire::link::{Endpoint, Link, fail};
 
 /// Bytes of unread replies above which no further request of the caller begins.
-/// It equals the number of bytes that the caller may have in flight.
+/// This equals the number of bytes that the caller may have in flight.
 const MOST_UNREAD: usize = 64 << 20;
 
 impl HangUp for Server {
@@ -97,7 +97,7 @@ impl Served {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
     }
 
-    /// Registers a request that must wait, unless it already waits.
+    /// Registers a request that must wait; if it already waits, sets its line.
     fn waits(&mut self, call: u64, share: Share, line: Option<u64>) {
         let waiting = Waiting {
             share,
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// Creates the connection of a worker to itself, whose caller is known.
+    /// Creates the answering side of a worker's connection to itself.
     pub(crate) fn loopback(link: Link, core: &Arc<Core>, caller: OnceLock<Caller>) -> Self {
         Self {
             arenas: Arenas::new(&link),
@@ -155,12 +155,12 @@ impl Server {
         }
     }
 
-    /// `true` if the connection is over.
+    /// `true` if the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.link.ended().is_some()
     }
 
-    /// Returns the peer's deadline to identify itself; `None` after it has.
+    /// Returns the peer's deadline to identify itself; `None` once it has done so.
     pub(crate) fn greeting_deadline(&self) -> Option<Instant> {
         if self.caller.get().is_some() {
             return None;
@@ -178,13 +178,13 @@ impl Server {
             self.link.send(&Header::new(kind), &body, Vec::new())?;
         }
         if let (Some(peer), Some(core)) = (said.peer, self.core.upgrade()) {
-            // The caller is set once, because the handshake ends with it.
+            // The handshake sets the caller once, at its end.
             let _ = self.caller.set(core.accepted(peer, self.link.process));
         }
         Ok(())
     }
 
-    /// Tells the caller that this worker closes the connection, and why.
+    /// Notifies the caller that this worker closes the connection, with the reason.
     pub(crate) fn say_goodbye(&self, reason: &str) {
         self.link
             .send_last(&Header::new(FrameKind::GoAway), reason.as_bytes());

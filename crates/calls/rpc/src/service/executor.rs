@@ -3,8 +3,8 @@
 //! Async functions run on one thread of a tokio runtime. Blocking functions run on threads of its
 //! blocking pool: up to a maximum number run at the same time, and the others wait in order.
 //!
-//! Threads that read large parts need no permit: a function that waits for a reply holds its thread
-//! until the reply has been read.
+//! Threads that read large parts need no permit, because a function that waits for a reply holds
+//! its permit until the reply has been read.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 const READERS: usize = 4;
 
 /// Time in which cancelled async functions can return normally.
-/// The agent does not wait for it.
+/// The agent does not wait for this time to pass.
 const RETURN_TIME: Duration = Duration::from_secs(1);
 
 /// A blocking function.
@@ -112,7 +112,7 @@ impl Drop for CountedFunction {
     }
 }
 
-/// Permits of blocking functions, and the queue of functions that wait for one.
+/// Permits of blocking functions, and the queue of waiting functions.
 struct Permits {
     most: usize,
     state: Mutex<PermitState>,

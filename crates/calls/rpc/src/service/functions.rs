@@ -1,4 +1,4 @@
-//! Functions that an agent offers, by number.
+//! Functions that an agent offers, by method hash.
 //!
 //! `C` is the type of the context that a function gets beside its argument.
 
@@ -43,7 +43,7 @@ pub(crate) struct Function<C> {
     pub(crate) body: MethodBody<C>,
 }
 
-/// Offered functions by number.
+/// Offered functions by method hash.
 pub(crate) struct Functions<C>(pub(crate) BTreeMap<u64, Function<C>>);
 
 impl<C> Functions<C> {

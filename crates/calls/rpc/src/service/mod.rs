@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`functions`] | the offered functions, by number |
+//! | [`functions`] | the offered functions, by method hash |
 //! | [`executor`] | the threads that run the functions |
 //! | [`cancellation`] | notification of a function that its result is no longer needed |
 //! | [`code_kind`] | the kind of code that a thread runs, and its trace |

@@ -10,7 +10,7 @@ use rdzv_rpc_proto::device::Device;
 use crate::RpcError;
 use crate::device::{DeviceBackend, DeviceEvent, DeviceMemory};
 
-/// Host or device memory that tensors share, and that is never written again.
+/// Immutable host or device memory that tensors share.
 ///
 /// Clones refer to the same memory.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ impl Storage {
         self.len() == 0
     }
 
-    /// `true` if both are the same storage, rather than equal bytes.
+    /// `true` if both are the same storage, not only equal bytes.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! Connecting to a worker, and the choice of a transport.
+//! Connects to a worker, and chooses the transport.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,19 +17,20 @@ use super::unix::{self, Agreed};
 use super::wait::Attempt;
 use super::{Carrier, TransportKind, shared, tcp};
 
-/// First byte from the acceptor under TLS: it accepts this side's certificate.
+/// First byte from a TLS acceptor, once it has accepted the certificate.
 pub(super) const WELCOME: u8 = b'W';
 
 /// Connects to a worker, and waits until the connection is ready.
 ///
 /// The carrier has the transport and the reason for it. Workers of one host use a Unix socket and
-/// exchange rings over it, unless the options disable that. If the socket cannot be reached, and
-/// for other hosts, this uses TCP.
+/// exchange rings over it, unless the options disable it. For other hosts, and if the socket is
+/// disabled or cannot be reached, this uses TCP.
 ///
 /// # Errors
 ///
 /// [`TransportError::Unreachable`] and [`TransportError::Late`], after which a retry may help;
-/// [`TransportError::Refused`] and [`TransportError::RefusedBy`], after which it does not.
+/// [`TransportError::Refused`] and [`TransportError::RefusedBy`], after which a retry does not
+/// help.
 pub fn connect(
     peer_address: &PeerAddress,
     options: &TransportOptions,
@@ -54,7 +55,7 @@ pub fn connect(
     far(peer_address, options, attempt, why_not)
 }
 
-/// Returns the name of the worker's Unix socket, or why it is not used.
+/// Returns the name of the worker's Unix socket, or the reason not to use it.
 fn near<'a>(peer_address: &'a PeerAddress, options: &TransportOptions) -> Result<&'a str, String> {
     if !peer_address.is_on(&host_identity()) {
         return Err("another host".to_owned());
@@ -202,7 +203,7 @@ fn split(socket: OwnedFd) -> Result<(Socket, Socket), TransportError> {
 /// Sends the reason of a refusal to a peer on a plain socket, if possible.
 pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
     let frame = rdzv_rpc_proto::frame::refusal::go_away(reason);
-    // The peer may have closed the socket, and a new socket has room: there is nothing to wait for
-    // in either case.
+    // Either the peer has closed the socket, or the new socket has room. In both cases no wait is
+    // necessary.
     let _ = send(socket.as_fd(), &[IoSlice::new(&frame)]);
 }

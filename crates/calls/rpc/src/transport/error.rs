@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// This worker refuses the peer, and has sent it the reason.
+    /// This worker refuses the peer.
     #[error("refused {peer}: {reason}")]
     Refused {
         /// Refused peer.

@@ -1,4 +1,4 @@
-//! The listener: the end of this worker to which others connect.
+//! Listener to which other workers connect.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,8 +31,8 @@ const MOST_UNAUTHENTICATED: usize = 128;
 /// Maximum number of such peers from one source.
 const MOST_OF_ONE: usize = 64;
 
-/// Maximum number of peers that one call accepts.
-/// It keeps a flood of peers from delaying the caller.
+/// Maximum number of peers that one call accepts per socket.
+/// The limit keeps a flood of peers from delaying the caller.
 const AT_ONCE: usize = 32;
 
 /// Tokens of the events of the three descriptors; pending peers follow.
@@ -44,8 +44,8 @@ const FIRST_UNAUTHENTICATED: u64 = 3;
 /// Endpoint of this worker to which others connect.
 ///
 /// One descriptor becomes readable when there is work. The owner of the listener then calls
-/// [`accept`](Self::accept) until that returns `None`. No call ever waits. A peer that stalls,
-/// floods or sends nonsense is dropped at its deadline.
+/// [`accept`](Self::accept) until that returns `None`. No call ever waits. A peer that sends
+/// nonsense is dropped immediately, and a silent peer at its deadline.
 pub struct Listener {
     tcp: TcpListener,
     unix: Option<(UnixListener, String)>,
@@ -53,7 +53,7 @@ pub struct Listener {
     /// Poller of all descriptors.
     watched: Poller,
     timer: Timer,
-    /// In order of arrival, so the first peer has the first deadline.
+    /// Peers in order of arrival; the first peer has the earliest deadline.
     unauthenticated: Pending<Unauthenticated>,
     outcomes: VecDeque<Result<Carrier, TransportError>>,
     /// Closed for a moment when no descriptor is left, to reject a waiting peer.
@@ -116,7 +116,8 @@ impl Listener {
 
     /// Returns the address at which others reach this worker.
     ///
-    /// If the worker listens at all addresses, the caller replaces the address by a reachable one.
+    /// If the worker listens at all addresses, the caller must replace the address by a reachable
+    /// one.
     ///
     /// # Errors
     ///
@@ -352,7 +353,7 @@ fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Resul
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => return Err(error.to_string()),
         };
-    // Until then the poller watches for the event that the handshake needs.
+    // The poller watches for the event that the handshake needs next.
     let events = if session.wants_room() {
         EventFlags::OUT
     } else {

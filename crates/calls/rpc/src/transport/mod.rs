@@ -65,7 +65,7 @@ pub trait ReadHalf: Send {
 
     /// Prepares the reader to sleep until the descriptor is readable.
     ///
-    /// `false` if it must not sleep, because bytes are available.
+    /// Returns `false` if the reader must not sleep, because bytes are available.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
@@ -77,7 +77,7 @@ pub trait ReadHalf: Send {
 
     /// `true` if arriving bytes do not signal the descriptor of an awake reader.
     ///
-    /// A poller may then continue to watch it.
+    /// A poller can then continue to watch the descriptor.
     fn is_quiet_awake(&self) -> bool {
         false
     }
@@ -90,7 +90,7 @@ pub trait ReadHalf: Send {
 
 /// Sending half of a connection.
 pub trait WriteHalf: Send {
-    /// Writes the beginning of the parts; returns the number of bytes; never waits.
+    /// Writes bytes from the start of the parts; returns their number; never waits.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ pub trait WriteHalf: Send {
 
     /// Prepares the writer to sleep until the descriptor is ready.
     ///
-    /// `false` if the writer must not sleep, because there is room.
+    /// Returns `false` if the writer must not sleep, because there is room.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
@@ -175,7 +175,7 @@ pub struct Carrier {
     pub process: Option<Peer>,
     /// Worker names in the peer's certificate; `None` without TLS.
     pub certified: Option<Vec<String>>,
-    /// Leases of arena bytes; `None` if they cannot be lent.
+    /// Leases of arena bytes; `None` if the transport cannot lend any.
     pub arenas: Option<Arc<Leases>>,
 }
 

@@ -15,7 +15,7 @@ pub struct TransportOptions {
     pub unix: bool,
     /// `true` if workers of one host use shared memory (default: `true`).
     ///
-    /// They first connect over a Unix socket.
+    /// The workers first connect over a Unix socket.
     pub shared: bool,
     /// Size of a ring in shared memory, in bytes (default: 256 KiB).
     pub ring: usize,
@@ -31,17 +31,17 @@ pub struct TransportOptions {
     pub port: u16,
     /// Certificates for TLS over TCP (default: none, with plain TCP).
     pub tls: Option<Arc<Identity>>,
-    /// Users whose processes may connect over the Unix socket.
+    /// Ids of the users whose processes may communicate over the Unix socket.
     ///
     /// The default is the user of this process.
     pub users: Option<Vec<u32>>,
     /// Time within which a connected peer must identify itself (default: 5 s).
     ///
-    /// With TLS and Unix sockets this includes the steps before the identification.
+    /// With TLS and Unix sockets, the same limit applies separately to the steps before that.
     pub greeting: Duration,
     /// Silence on TCP after which a polled host counts as lost.
     ///
-    /// It is also the time limit for connecting by TCP. A worker that is busy or stopped is not
+    /// This is also the time limit for connecting by TCP. A worker that is busy or stopped is not
     /// silent: its operating system answers. The default is 5 s, the minimum 2 s.
     pub heartbeat_limit: Duration,
 }

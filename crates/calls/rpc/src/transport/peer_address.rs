@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Address of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAddress {
-    /// Boot id of its host; empty if the host has none.
+    /// Boot id of the worker's host; empty if it cannot be read.
     pub host: String,
     /// Process id of the worker in its own PID namespace.
     pub process: u32,
@@ -17,13 +17,13 @@ pub struct PeerAddress {
     pub address: SocketAddr,
     /// `true` if the worker requires TLS at this address.
     pub tls: bool,
-    /// Name of its abstract Unix socket, if it has one.
+    /// Name of the worker's abstract Unix socket, if it has one.
     pub unix: Option<String>,
 }
 
 /// Returns the boot id of this host, or an empty text if it cannot be read.
 ///
-/// It is the same for all processes and containers of the host, and changes at a reboot.
+/// All processes and containers of the host have the same boot id, which changes at a reboot.
 pub fn host_identity() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.map_or_else(|_| String::new(), |id| id.trim().to_owned())

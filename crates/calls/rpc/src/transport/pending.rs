@@ -1,7 +1,7 @@
 //! Connected peers without identification, bounded in total and per source.
 //!
-//! A new peer is never refused: it evicts the peer that has been silent for the longest time. The
-//! evicted peer has the same source if that source has many peers. Otherwise it is a peer of the
+//! A new peer is never refused. If a limit is reached, the new peer evicts the oldest peer of one
+//! source. That source is the source of the new peer if it has reached its limit, and otherwise the
 //! source with the most peers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub(crate) enum Source {
     /// A process of this host.
     Process(u32),
-    /// An address; for IPv6 its first 64 bits: one host may own the rest.
+    /// An address; for IPv6 only its first 64 bits, as one host may own the rest.
     Address(IpAddr),
     /// Anything else.
     Unknown,

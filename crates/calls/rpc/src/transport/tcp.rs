@@ -23,8 +23,7 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError>
 
 /// Connects and waits for the connection.
 ///
-/// The wait has the same limit as a silent host, because a host that is down does not answer
-/// either.
+/// The wait takes at most `heartbeat_limit`, because a host that is down does not answer.
 pub(super) fn dial(
     address: SocketAddr,
     heartbeat_limit: Duration,
@@ -59,8 +58,8 @@ pub(super) fn dial(
 
 /// Disables Nagle's algorithm, and makes TCP notice a host that has vanished.
 ///
-/// TCP notices it whether data is in flight to the host or not. Data must be acknowledged in time
-/// during the greeting, when both peers read all data that arrives. Later the heartbeat
+/// TCP notices this with and without data in flight. During the greeting, data must be acknowledged
+/// in time, because both peers read all data that arrives. Later, the heartbeat
 /// [checks](super::tcp_info::seen) the host instead.
 pub(super) fn tune(socket: impl AsFd, heartbeat_limit: Duration) -> io::Result<()> {
     let rhythm = Rhythm::new(heartbeat_limit);

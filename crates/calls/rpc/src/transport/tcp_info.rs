@@ -1,4 +1,4 @@
-//! Data of the operating system about a TCP connection.
+//! Kernel data about a TCP connection.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use rustix::net::sockopt;
 const RETRY_AT_LEAST: libc::c_int = 44;
 
 sockopt_impl!(
-    /// The structure has only numbers, which the system has written.
+    /// `TCP_INFO`: a structure of numbers that the kernel writes.
     Info,
     GetOnly,
     libc::IPPROTO_TCP,

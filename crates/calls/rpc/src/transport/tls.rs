@@ -21,7 +21,7 @@ pub(super) struct TlsHalf {
 
 /// Splits a session after its handshake.
 ///
-/// The halves share the session: no half waits while it has the session locked.
+/// The halves share the session: no half waits while it holds the session lock.
 pub(super) fn halves(session: TlsSession) -> io::Result<(TlsHalf, TlsHalf)> {
     let socket = &session.stream().0;
     let watched = [socket.try_clone()?, socket.try_clone()?];

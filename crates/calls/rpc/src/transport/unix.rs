@@ -61,7 +61,7 @@ pub(super) fn describe(peer: Peer) -> String {
     )
 }
 
-/// Refuses a peer whose process belongs to another user than allowed.
+/// Refuses a peer whose process belongs to a user that is not allowed.
 pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), String> {
     let ours = rustix::process::geteuid().as_raw();
     let allowed = match &options.users {
@@ -151,7 +151,7 @@ fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
     let mut answer = Vec::new();
     loop {
         let mut piece = [0; 1024];
-        // One byte first: after a good answer, frames may follow that other code reads.
+        // Read one byte first, because other code reads the frames after a positive answer.
         let wanted = if answer.is_empty() { 1 } else { piece.len() };
         let count = attempt.retry(socket, PollFlags::IN, "answer the greeting", || {
             match receive(socket, &mut piece[..wanted]) {

@@ -43,7 +43,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Repeats an operation that would block until it is done.
+    /// Retries an operation as long as it would block, until the deadline.
     pub(super) fn retry<T>(
         &self,
         descriptor: impl AsFd,

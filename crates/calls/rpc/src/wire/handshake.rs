@@ -31,7 +31,7 @@ pub(crate) struct Said {
 }
 
 impl Greeting {
-    /// Creates the listening side; the peer must identify itself before `until`.
+    /// Creates the listening side; the peer must identify itself in time.
     pub(crate) fn acceptor(
         ours: Hello,
         token: Option<Token>,
@@ -161,7 +161,7 @@ impl Greeting {
         Accepted { proof }.to_bytes()
     }
 
-    /// Returns both hellos: first that of the connecting side, then the other.
+    /// Returns both hellos: first the connector's hello, then the acceptor's.
     fn hellos(&self) -> (Vec<u8>, Vec<u8>) {
         let ours = self.ours.to_bytes();
         let theirs = self

@@ -1,4 +1,4 @@
-//! One connection: its two ends, the driver that waits for both, and its end.
+//! One connection: its reader, its writer, and the reason of its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -61,7 +61,7 @@ pub(crate) struct Link {
     heart: Option<Heart>,
 }
 
-/// The user of a connection: handles its frames and its end.
+/// Owner of a connection: handles its frames and its end.
 pub(crate) trait Endpoint: Send + Sync {
     fn link(&self) -> &Link;
 
@@ -73,12 +73,12 @@ pub(crate) trait Endpoint: Send + Sync {
 
     /// `true` if the connection may read another frame.
     ///
-    /// After `false`, it reads no frame until the peer has read its pending data.
+    /// After `false`, no thread reads frames until the peer has read its pending data.
     fn may_take(&self) -> bool {
         true
     }
 
-    /// Continues with the next frames after a pause.
+    /// Resumes work that was held during a pause.
     fn goes_on(self: Arc<Self>) {}
 
     /// Releases shared memory of the peer that is no longer used.
@@ -189,7 +189,7 @@ impl Link {
         self.reader.try_lock()
     }
 
-    /// Makes the driver ignore the frames here, because another thread reads them.
+    /// Stops the driver's wait for frames, because another thread reads them.
     pub(crate) fn disarm(&self) {
         let mut armed = self.armed.lock();
         if std::mem::take(&mut *armed) {
@@ -337,8 +337,8 @@ impl Link {
     }
 
     fn vanished(&self, silent: Duration) -> RpcError {
-        // The peer must never receive data that it has not received yet, because the calls are
-        // over. This call fails only if the connection is already over.
+        // The kernel discards unsent data, because the calls have ended. This call fails only if
+        // the connection has already ended.
         let _ = sockopt::set_socket_linger(&self.readable, Some(Duration::ZERO));
         let limit = self.heart.as_ref().map_or(silent, Heart::limit);
         let text = format!(
@@ -402,7 +402,7 @@ where
 
 /// Releases the reader lock, and makes the driver wait for frames.
 ///
-/// Before that, it reads the frames that have arrived in the meantime.
+/// Before that, this reads the frames that have arrived in the meantime.
 pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGuard<'_, Reader>) {
     loop {
         if reader.prepare_to_sleep() {

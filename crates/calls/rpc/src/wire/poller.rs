@@ -1,8 +1,8 @@
 //! The poller of the driver: one epoll set for all connections of an agent.
 //!
-//! Each descriptor is armed for one event (`EPOLLONESHOT`). While another thread reads a
-//! connection, its descriptor is not armed, so that the driver does not wake up for frames that
-//! this thread reads.
+//! Each descriptor of a connection is armed for one event (`EPOLLONESHOT`). While another thread
+//! reads a connection, its descriptor is not armed, so that the driver does not wake up for frames
+//! that this thread reads.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -163,7 +163,7 @@ impl<E: ?Sized> Poller<E> {
         self.waker.wake();
     }
 
-    /// Makes the driver return what was borrowed over this connection.
+    /// Makes the driver return the memory borrowed over this connection.
     pub(crate) fn give_back(&self, link: LinkId) {
         self.returning.lock().push(link);
         self.wake();

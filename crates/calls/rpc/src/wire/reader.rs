@@ -1,7 +1,7 @@
 //! Incoming frames.
 //!
 //! One thread at a time reads a connection: the holder of its *reader lock*, the lock around the
-//! [`Reader`]. This is the driver, or a thread that waits for a reply.
+//! [`Reader`]. The holder is the driver, or a thread that waits for a reply.
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub(crate) struct Reader {
     half: Box<dyn ReadHalf>,
     decoder: Decoder<Pooled>,
     /// `true` if the decoder may hold whole frames.
-    /// The descriptor is not readable because of these frames.
+    /// The descriptor does not signal these frames.
     has_more: bool,
 }
 

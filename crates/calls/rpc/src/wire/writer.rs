@@ -33,8 +33,8 @@ pub(crate) struct Writer {
     holding: bool,
     /// `true` if the driver waits for room.
     ///
-    /// Until the driver is back, no thread writes. A thread that writes counts as awake, and the
-    /// driver would not be notified of room again.
+    /// As long as the driver waits, no thread writes. A writing thread would count as awake, and
+    /// the driver would not be notified of room again.
     asleep: bool,
 }
 
@@ -75,7 +75,7 @@ impl Writer {
         self.asleep
     }
 
-    /// Records that the driver is back.
+    /// Records that the driver is awake again.
     pub(crate) fn awake(&mut self) {
         if self.asleep {
             self.half.awake();

@@ -80,8 +80,8 @@ impl Leases {
     /// Leases bytes to the peer, and returns their location.
     ///
     /// The bytes must be in an arena of this process. They do not change until the peer has
-    /// released them, or has closed its liveness socket. `None` if they must be sent in another
-    /// way.
+    /// released them, or has closed its liveness socket. Returns `None` if the bytes must be sent
+    /// in another way.
     pub fn grant(self: &Arc<Self>, bytes: &Bytes) -> Option<Location> {
         let arena = Arena::of(bytes)?;
         let mut ours = self.ours.lock();
@@ -97,7 +97,7 @@ impl Leases {
 
     /// Records that the peer has released one lease of this generation.
     ///
-    /// `false` if the peer had no such lease.
+    /// Returns `false` if the peer had no such lease.
     #[must_use]
     pub fn released(&self, arena: u32, generation: u32) -> bool {
         let mut ours = self.ours.lock();
@@ -125,7 +125,7 @@ impl Leases {
     /// Returns the bytes of a lease of the peer, without a copy.
     ///
     /// `on_release` runs when the last clone is dropped, on the thread of that drop, so it must not
-    /// block. It also runs if this fails.
+    /// block. `on_release` also runs if this function fails.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Leases {
         drop(theirs);
     }
 
-    /// Returns the number of mapped arenas of the peer.
+    /// Returns the number of arenas that the peer has passed and still has.
     pub fn arenas(&self) -> usize {
         self.theirs.lock().arenas.len()
     }

@@ -42,7 +42,7 @@ use crate::sealed::{self, Memory, Pages};
 
 /// Memory of this process that can be leased.
 ///
-/// Clones are handles of the same arena.
+/// Clones are handles to the same arena.
 #[derive(Debug, Clone)]
 pub struct Arena(Arc<Shared>);
 
@@ -127,7 +127,7 @@ impl Arena {
 
     /// Returns the number of unused bytes.
     ///
-    /// Blocks are powers of two, so less may fit.
+    /// Block sizes are powers of two, so the largest free block may be smaller.
     pub fn free(&self) -> usize {
         self.0.reclaim();
         self.0.blocks.lock().free()

@@ -68,7 +68,7 @@ impl PeerArena {
     /// Returns the bytes at this location, without a copy.
     ///
     /// `on_release` runs when the last clone is dropped, on the thread of that drop, so it must not
-    /// block. It also runs if this fails.
+    /// block. `on_release` also runs if this function fails.
     ///
     /// # Errors
     ///

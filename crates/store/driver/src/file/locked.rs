@@ -181,8 +181,9 @@ fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError
 /// Acquires the lock, and waits for it until the deadline.
 ///
 /// flock has no timeout, and repeated attempts would starve among processes that queue for the
-/// lock. So a thread queues for it. If the wait times out, that thread stays until the holder
-/// releases the lock. Then it gets the lock, finds that no call waits for it, and closes the file.
+/// lock. A separate thread therefore queues for the lock. If the wait times out, that thread stays
+/// until the holder releases the lock. The thread then acquires the lock, finds that no call waits
+/// for it, and closes the file.
 fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
     loop {
         let tried = if shared {

@@ -6,7 +6,7 @@
 //! store behaves differently on the same file:
 //!
 //! * A record is written with one `write` call. Readers skip a torn record that another writer
-//!   left, and the next writer truncates it. PyTorch would try to read it forever.
+//!   left, and the next writer truncates it. PyTorch retries such a read without a limit.
 //! * A waiter sleeps until the file changes (see `watch.rs`). PyTorch polls 100 times a second.
 //! * A wait for the lock ends when the timeout expires, with an error that names the lock.
 //! * The last store object removes the file while it holds the lock. Processes that were waiting
@@ -36,7 +36,7 @@ use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
 /// Minimum time to wait for the lock, even if the timeout is shorter.
-/// Other processes always hold the lock only for microseconds.
+/// Other processes normally hold the lock only for microseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time that closing a store may spend waiting for the lock.
@@ -139,7 +139,7 @@ impl FileStore {
         })
     }
 
-    /// Locks the file for writing, reads new records, and calls `act` with it.
+    /// Locks the file for writing, reads new records, and calls `act`.
     fn write<T>(
         &self,
         act: impl FnOnce(&LockedFile<'_>, &mut Seen) -> Result<T, StoreError>,
@@ -147,7 +147,7 @@ impl FileStore {
         let deadline = Deadline::after(self.timeout().max(LOCK_TIMEOUT));
         let file = LockedFile::open(&self.path, Access::Write, &deadline)?;
         let file = file.expect("an open that creates the file does not miss it");
-        // The mutex is taken after the file's lock, never before, and held only for moments.
+        // The mutex is acquired after the file's lock, never before, and held only briefly.
         let mut seen = self.seen.lock();
         file.refresh(&mut seen)?;
         act(&file, &mut seen)
@@ -232,8 +232,8 @@ impl FileStore {
         })
     }
 
-    /// Subtracts this object from the count of open ones.
-    /// Removes the file if it was the last one.
+    /// Subtracts this object from the count of open objects.
+    /// Removes the file if this object was the last.
     fn close(&self) -> Result<(), StoreError> {
         let deadline = Deadline::after(self.timeout().clamp(LOCK_TIMEOUT, CLOSE_TIMEOUT));
         let Some(file) = LockedFile::open(&self.path, Access::WriteExisting, &deadline)? else {

@@ -2,7 +2,7 @@
 //!
 //! The kernel reports (inotify) when a process on this host writes to the file. It does not report
 //! changes by another host on a network file system, and it may refuse a watch, because the number
-//! per user is limited. So a sleep also ends after a while. Its length depends on whether
+//! per user is limited. A sleep therefore also ends after an interval, which depends on whether
 //! notifications are reliable.
 
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ const NOTIFIED: Duration = Duration::from_secs(1);
 const UNNOTIFIED: Duration = Duration::from_millis(10);
 
 /// Magic numbers of file systems that only this host writes to.
-/// They are ext2-4, xfs, btrfs, tmpfs, ramfs, overlayfs, f2fs, zfs.
+/// The file systems are ext2-4, xfs, btrfs, tmpfs, ramfs, overlayfs, f2fs and zfs.
 const LOCAL: [u64; 8] = [
     0xEF53,
     0x5846_5342,

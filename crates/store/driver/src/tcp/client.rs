@@ -37,7 +37,7 @@ use crate::error::shown;
 use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
 
 /// Key that every client of a job increments when it joins.
-/// It is the only key on the wire without a leading slash.
+/// This is the only key on the wire without a leading slash.
 const INIT_KEY: &[u8] = b"init/";
 
 /// Client of a TCP store server: rdzv's own, or PyTorch's since version 2.5.
@@ -115,7 +115,7 @@ impl TcpStore {
     }
 
     /// Connects to the server at `endpoint`.
-    /// The endpoint that the caller specified may be a different one.
+    /// The endpoint that the caller specified may differ.
     fn reach(
         endpoint: &Endpoint,
         origin: Origin,
@@ -509,8 +509,8 @@ impl Store for TcpStore {
             };
             match popped {
                 Some(Reply::Pop(Some(value))) => return Ok(value),
-                // Both clients were woken, and the other one was faster. PyTorch reports an empty
-                // queue in this case, although the caller asked it to wait.
+                // Several clients were woken, and another client was faster. PyTorch reports an
+                // empty queue in this case, although the caller asked it to wait.
                 Some(Reply::Pop(None)) if block && !deadline.has_passed() => {}
                 Some(Reply::Pop(None)) => {
                     return Err(StoreError::QueueEmpty {

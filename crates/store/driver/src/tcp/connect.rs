@@ -223,7 +223,7 @@ impl Failed {
     }
 }
 
-/// Tries every address of the host once, IPv6 first.
+/// Tries the addresses of the host in order, IPv6 first, until one connects.
 fn try_once(
     endpoint: &Endpoint,
     silence: &mut Silence<'_>,
@@ -314,7 +314,7 @@ fn handshake(
     let native = NATIVE_ANSWER.to_le_bytes();
     let mut answer = [0; SHOWN];
     let mut length = 0;
-    // Read until the answer is complete, or is not the right one.
+    // Read until the answer is complete or wrong.
     while length < echo.len()
         && [echo, native]
             .iter()

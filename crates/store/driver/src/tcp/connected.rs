@@ -1,4 +1,4 @@
-//! Operations on one connection, and the errors that they end in.
+//! Operations on one connection, and their errors.
 //!
 //! An error names the operation, the key, the server, the duration and the probable cause.
 
@@ -16,7 +16,7 @@ use crate::StoreError;
 /// Shortest time limit for an immediate answer, however short the timeout.
 pub(super) const LEAST_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Number of keys that are checked one by one for the error of a wait.
+/// Maximum number of keys that are checked one by one for the error of a wait.
 const MOST_EXAMINED: usize = 64;
 
 /// Names of the operations that a server may refuse, for errors.
@@ -33,7 +33,7 @@ pub(super) enum Ended {
     TimedOut(Duration),
 }
 
-/// A connection, and what is known about its failures.
+/// A connection, and the known reasons for its failure.
 #[derive(Debug)]
 pub(super) struct Connected {
     link: Link,
@@ -67,7 +67,8 @@ impl Connected {
     }
 
     /// Sends the request of a wait.
-    /// The caller waits on the socket for the end, and [`finish`](Self::finish) reads it.
+    /// The caller waits until the socket is readable, and [`finish`](Self::finish) reads the
+    /// answer.
     pub(super) fn begin(
         &mut self,
         operation: &'static str,

@@ -78,7 +78,7 @@ impl Link {
         self.peer
     }
 
-    /// Returns the socket, which others may inspect or shut down.
+    /// Returns the socket, which other threads may inspect or shut down.
     pub(super) fn socket(&self) -> Arc<TcpStream> {
         Arc::clone(&self.stream)
     }
@@ -89,7 +89,7 @@ impl Link {
     }
 
     /// Performs one operation.
-    /// `payload` is sent right after its first request. An immediate reply may take
+    /// `payload` is sent right after the operation's first request. An immediate reply may take
     /// `reply_timeout`.
     pub(super) fn perform(
         &mut self,
@@ -166,7 +166,7 @@ impl Link {
     }
 
     /// Waits for bytes or for the machine's deadline.
-    /// Passes the machine an input for the first of them.
+    /// Passes the machine an input for whichever comes first.
     fn receive(&mut self) {
         let remaining = match self.machine.deadline() {
             Some(deadline) => deadline.since(self.now().mono),

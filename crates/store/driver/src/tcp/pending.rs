@@ -12,7 +12,7 @@ use super::client::{TcpStore, wire_keys};
 use super::connected::{Ended, written};
 use crate::{Store, StoreError};
 
-/// The name of the operation in errors.
+/// Name of the operation in errors.
 const OPERATION: &str = "wait for";
 
 /// Wait for keys on a separate connection. Dropping it cancels the wait.
@@ -74,7 +74,7 @@ impl PendingWait {
     }
 
     /// Finishes the wait and returns the connection.
-    /// Call this method once the descriptor is readable or [`PendingWait::until`] has passed.
+    /// Call this method once the descriptor is readable or [`PendingWait::deadline`] has passed.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! The reasons for which a server closes a connection.
 //!
-//! The wire has no error reply, so these are for the log of the server.
+//! The wire has no error reply, so most reasons appear only in the log of the server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::wire::StoreWireError;
 
 /// Reason for which a connection is closed.
 ///
-/// It names the act of the peer and, if the first bytes show it, the kind of the peer.
+/// The message names the act of the peer and, if the first bytes show it, the kind of the peer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CloseReason {
     /// The first bytes are not those of a store client.
@@ -18,7 +18,7 @@ pub enum CloseReason {
         "its first bytes {first:02x?} are not those of a store client; it looks like {looks_like}"
     )]
     NotAStoreClient {
-        /// The bytes, at most [`PREAMBLE_LENGTH`](super::PREAMBLE_LENGTH).
+        /// The bytes; at most [`PREAMBLE_LENGTH`](super::PREAMBLE_LENGTH) of them.
         first: Vec<u8>,
         /// The kind of peer that sends such bytes.
         looks_like: &'static str,
@@ -62,7 +62,7 @@ pub enum CloseReason {
     /// The peer did nothing wrong.
     #[error("{0}")]
     NotNeeded(String),
-    /// The store is full of keys.
+    /// The store has its maximum number of keys and queues.
     #[error(
         "the store has reached its limit of {limit} keys and queues; raise the limit or delete keys"
     )]
@@ -123,7 +123,7 @@ pub enum CloseReason {
         /// Bytes of replies that the peer had not read.
         unsent: usize,
     },
-    /// The server is full of connections.
+    /// The server has its maximum number of connections.
     #[error(
         "the store has reached its limit of {limit} open connections; raise the limit, or find the \
          clients that keep them open"
@@ -147,7 +147,7 @@ pub enum CloseReason {
     },
 }
 
-/// The kind of peer that sends these first bytes.
+/// Returns the kind of peer that sends these first bytes.
 pub(super) fn looks_like(first: &[u8]) -> &'static str {
     const HTTP: [&[u8]; 8] = [
         b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI ",

@@ -1,6 +1,6 @@
 //! The state of one connection.
 //!
-//! It includes the validation, the unfinished request and the unsent replies.
+//! The state includes the validation, the unfinished request and the unsent replies.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::wire::fields::Body;
 use crate::wire::request::{Opcode, VALIDATE_MAGIC};
 use crate::wire::{LARGE_BODY, reply};
 
-/// Length of `VALIDATE`, which every connection starts with.
+/// Length of `VALIDATE`, the first request of every connection.
 pub const PREAMBLE_LENGTH: usize = 5;
 
 const PREAMBLE: [u8; PREAMBLE_LENGTH] = {
@@ -44,20 +44,20 @@ pub(super) struct Connection {
     /// `true` if the connection is queued for its next turn.
     pub(super) queued: bool,
     pub(super) outgoing: Outgoing,
-    /// `true` if a `Flush` is among the outputs already.
+    /// `true` if the outputs already contain a `Flush` of the connection.
     pub(super) flushing: bool,
     /// Share of the connection in memory, keys and waits.
     pub(super) account: Account,
-    /// Memory of its buffers that the account includes.
+    /// Memory of the connection's buffers that the account includes.
     pub(super) counted: usize,
 }
 
 /// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Number of bytes of `VALIDATE` received, all of them right.
+    /// The server has received this many bytes of `VALIDATE`, all of them correct.
     Validating(usize),
-    /// Requests are executed.
+    /// The server executes requests.
     Serving,
     /// The connection is being closed; further input is ignored.
     Closing,
@@ -100,7 +100,7 @@ impl Connection {
     }
 }
 
-/// Compares input with the rest of `VALIDATE`.
+/// Compares input with the remaining bytes of `VALIDATE`.
 ///
 /// Returns the number of bytes used and the new stage, or the first bytes if they are wrong.
 pub(super) fn validate(matched: usize, input: &[u8]) -> Result<(usize, Stage), Vec<u8>> {
@@ -118,10 +118,10 @@ pub(super) fn validate(matched: usize, input: &[u8]) -> Result<(usize, Stage), V
 /// Capacity above which a buffer is released once it is empty.
 const KEPT_CAPACITY: usize = 4 << 10;
 
-/// Replies that the peer has not taken yet.
+/// Replies that were not sent yet.
 ///
-/// Small parts are copied into one buffer. Large values are only referred to, each with its
-/// position in the stream:
+/// Small parts are copied into one buffer. Large values are referenced, each with its position in
+/// the stream:
 ///
 /// ```text
 ///   small   aaaaaaaaaabbbbbbbbcc
@@ -179,7 +179,7 @@ impl Outgoing {
 
     /// Returns the memory of the unsent replies without large values.
     ///
-    /// Large values are held anyway.
+    /// The meters of their owners count large values.
     pub(super) fn copied(&self) -> usize {
         let indexes = self.large.len() * size_of::<(usize, Shared)>();
         self.small.len() - self.small_sent + indexes

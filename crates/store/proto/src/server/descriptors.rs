@@ -1,4 +1,4 @@
-//! Shortage of descriptors: peers without a request make room.
+//! Shortage of descriptors: connections without a request are closed.
 //!
 //! The driver reports the number of descriptors in use beyond those that every peer may use. The
 //! server then closes connections that have made no request yet, the oldest first. Connections
@@ -102,7 +102,7 @@ impl ServerMachine {
         closed
     }
 
-    /// Returns the connection that is closed first.
+    /// Returns the connection that is to be closed next.
     fn longest_unused(&mut self) -> Option<ConnId> {
         self.forget_validated();
         let most = self.limits.validation_timeout.saturating_sub(FIRST_REQUEST);

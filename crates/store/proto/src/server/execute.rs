@@ -11,8 +11,8 @@ use rdzv_core::ident::ConnId;
 impl ServerMachine {
     /// Executes a request that took `size` bytes on the wire.
     ///
-    /// Woken connections are answered before the request itself is, so that a connection that
-    /// fulfils its own wait gets its replies in the order of its requests.
+    /// Woken connections are answered before the request itself is, so that a connection whose
+    /// request ends its own wait receives its replies in the order of its requests.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -101,7 +101,7 @@ impl ServerMachine {
         request: Request<'_>,
         size: usize,
     ) -> Result<(), CloseReason> {
-        // The extension finds out only during its request whether the peer is an agent.
+        // The extension detects only during its request whether the peer is an agent.
         if !matches!(
             request,
             Request::Validate { .. } | Request::Ping { .. } | Request::Extension { .. }

@@ -24,14 +24,14 @@ use rdzv_core::time::{Mono, Now};
 
 /// Requests that a server answers besides those of the store.
 ///
-/// All calls are made by the owner of the server, one at a time.
+/// The owner of the server makes all calls, one at a time.
 pub trait Extension: fmt::Debug + Send {
     /// Returns the prefix of the wire names of the extension's keys.
     fn prefix(&self) -> &[u8];
 
     /// Returns the nonce by which a client detects the extension, and the answer.
     ///
-    /// The server echoes any other nonce and, without the extension, this one too.
+    /// The server echoes every other nonce. Without the extension, it echoes this nonce, too.
     fn probe(&self) -> (u32, u32);
 
     /// `true` if the server must show the extension requests for its keys now.
@@ -124,9 +124,9 @@ impl Reach<'_> {
         self.operations.delete_key(key);
     }
 
-    /// Sends bytes to a connection, after everything sent to it before.
+    /// Sends bytes to a connection, after all bytes that were sent to it before.
     ///
-    /// Nothing is sent to a connection that was closed or is being closed.
+    /// Does nothing if the connection was closed or is being closed.
     pub fn send(&mut self, to: ConnId, bytes: &[u8]) {
         let Some(Some(connection)) = self.connections.get_mut(to.0 as usize) else {
             return;

@@ -1,11 +1,11 @@
 //! Requests about many keys, which are executed in steps.
 //!
-//! A request may name 131 072 keys, and `LIST_KEYS` is about every key. Such a request is executed
-//! a step at a time, and its connection waits for its next turn between two steps. The replies of
+//! A request may name 131 072 keys, and `LIST_KEYS` is about every key. The server executes such a
+//! request in steps, and the connection waits for its next turn between two steps. The replies of
 //! `MULTI_GET` are created as the peer reads them.
 //!
-//! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees it half
-//! executed.
+//! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees a partial
+//! effect.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;
@@ -14,7 +14,7 @@ use crate::wire::fields::{KeyList, PairList};
 use crate::wire::reply::{self, CheckReply, STOP_WAITING};
 use rdzv_core::ident::ConnId;
 
-/// Maximum number of keys of a request that is not cut in steps.
+/// Maximum number of keys of a request that is not split into steps.
 pub(super) const WHOLE: usize = 512;
 
 /// Work for one key: finding it in the map.
@@ -33,7 +33,7 @@ pub(super) enum Unfinished {
 /// The keys that were listed until now.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// The reply without the number in front of it.
+    /// The reply without its leading count.
     reply: Vec<u8>,
     count: usize,
     /// Position of the last key in the reply.
@@ -52,7 +52,7 @@ impl Unfinished {
 }
 
 impl ServerMachine {
-    /// Executes one step of a request, and keeps the rest.
+    /// Executes one step of a request, and keeps the rest for the next turn.
     pub(super) fn step(&mut self, id: ConnId, unfinished: Unfinished) -> Result<(), CloseReason> {
         let left = match unfinished {
             Unfinished::Check(keys) => self.step_check(id, keys),

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! The driver reads a bounded piece from a ready connection, passes it to the machine, and applies
-//! the outputs. The requests in the piece are executed immediately, until they have used the work
-//! of one turn ([`TURN_WORK`]). The rest is held, and the connection is paused until its next turn.
-//! After [`Output::Yield`], the driver serves every other ready connection, and then passes
-//! [`Input::Turn`]. So no connection is served twice before every ready one was served once.
-//! Requests about many keys are cut in steps (`lists.rs`), so no request takes longer than about
-//! one turn.
+//! the outputs. The machine executes the requests in the piece immediately, until they have used
+//! the work of one turn ([`TURN_WORK`]). The rest is held, and the connection is paused until its
+//! next turn. After [`Output::Yield`], the driver serves every other ready connection, and then
+//! passes [`Input::Turn`]. Therefore, no connection is served twice before every ready connection
+//! was served once. Requests about many keys are split into steps (`lists.rs`), so no request takes
+//! longer than about one turn.
 //!
 //! | file | content |
 //! |---|---|
@@ -69,8 +69,8 @@ const REQUEST_WORK: usize = 64;
 #[derive(Debug)]
 pub enum Input<'a> {
     /// A connection was accepted.
-    /// Its id is about the smallest free one, because the machine keeps a table indexed by it. The
-    /// address is that of the peer, if it is known.
+    /// Its id should be close to the smallest free id, because the machine keeps a table indexed by
+    /// ids. The address is that of the peer, if it is known.
     Connected(ConnId, Option<IpAddr>),
     /// Bytes arrived.
     Bytes(ConnId, &'a [u8]),
@@ -95,8 +95,9 @@ pub enum Input<'a> {
     /// Every connection that was ready at [`Output::Yield`] has been served.
     Turn,
     /// The driver is about to purge.
-    /// Until the next [`Input::Purge`], requests are executed however many replies are unsent. So
-    /// every request that was sent before the purge is executed before it.
+    /// Until the next [`Input::Purge`], requests are executed regardless of the number of unsent
+    /// replies. Therefore, every request that was sent before the purge is executed before the
+    /// purge.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
     Purge(&'a [&'a [u8]]),
@@ -129,7 +130,8 @@ pub enum Output {
     Yield,
     /// Detect soon if the host of this connection is lost.
     /// The connection is that of an agent, which reconnects if the connection is closed. Its host
-    /// counts as lost if it acknowledges nothing for the duration, if one is given.
+    /// counts as lost if it acknowledges no sent byte for this duration. `None` means the server's
+    /// default.
     Joined(ConnId, Option<Duration>),
 }
 
@@ -148,13 +150,13 @@ pub struct ServerStats {
     pub memory_bytes: usize,
     /// Requests executed since the start.
     pub requests: u64,
-    /// Largest memory in use after a turn.
+    /// Largest memory that was in use at the end of a turn.
     pub peak_memory_bytes: usize,
     /// Turns of connections since the start.
     pub turns: u64,
     /// Largest work of one turn; see [`TURN_WORK`].
     pub longest_turn: usize,
-    /// Connections that were closed for a reason.
+    /// Connections that the server closed for a [`CloseReason`].
     pub refused: u64,
     /// Connections that were closed because descriptors were scarce.
     /// They are included in `refused`.
@@ -170,7 +172,7 @@ pub struct ServerMachine {
     open: usize,
     shares: Shares,
     descriptors: Descriptors,
-    /// Connections that have their turn next, in order.
+    /// Connections that wait for their next turn, in order.
     ready: VecDeque<(ConnId, u64)>,
     /// `true` if a `Yield` is not answered yet.
     yielded: bool,
@@ -331,7 +333,7 @@ impl ServerMachine {
         (own, self.extension_requests)
     }
 
-    /// `true` if the extension lets the server end. Used after [`Input::Ending`].
+    /// `true` if the extension lets the server end; used after [`Input::Ending`].
     pub fn may_end(&self) -> bool {
         let extension = self.extension.as_ref();
         extension.is_none_or(|extension| extension.has_ended())

@@ -6,9 +6,9 @@
 //! | another peer at the address of such an agent | an eighth | | three quarters |
 //! | any other | an eighth | a quarter | three quarters |
 //!
-//! A key counts for the connection that wrote it last, even after this connection has ended. A peer
-//! that exceeds its share is refused, and the others continue. The last quarter is for agents and
-//! for replies.
+//! A key counts for the connection that wrote it last, even after this connection has ended. The
+//! server closes the connection of a peer that exceeds its share; other peers continue. The last
+//! quarter is for agents and for replies.
 //!
 //! An address is an IPv4 address or the first 64 bits of an IPv6 address. A host can use any
 //! address that begins with these bits.
@@ -50,7 +50,7 @@ pub(super) enum Standing {
     Agent,
 }
 
-/// Memory of one connection.
+/// Memory and keys of one connection, and the standing of its peer.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) meter: Meter,
@@ -90,7 +90,7 @@ impl Shares {
     }
 
     /// Opens the account of a connection.
-    /// The result is an error if its address has too many connections.
+    /// Fails if its address has too many connections.
     pub(super) fn open(
         &mut self,
         address: Option<IpAddr>,
@@ -140,8 +140,8 @@ impl Shares {
         counted
     }
 
-    /// Checks that the peer of an account may store this much more.
-    /// `memory` is in use by all peers.
+    /// Checks that the peer of an account may store this many more bytes and keys.
+    /// `memory` is the memory in use by all peers.
     #[inline]
     pub(super) fn admit(
         &self,
@@ -218,7 +218,7 @@ impl Account {
     }
 
     /// Records that an agent has joined over this connection.
-    /// It may use the whole store, and peers at its address are known.
+    /// The agent may use the whole store, and peers at its address count as neighbours.
     pub(super) fn join(&mut self) {
         self.is_agent = true;
         self.has_agent.store(true, Relaxed);
@@ -266,7 +266,7 @@ fn within(
     Ok(())
 }
 
-/// Returns the share of a limit.
+/// Returns the given fraction of a limit, but at least `least`.
 fn part(limit: usize, of: usize, least: usize) -> usize {
     (limit / of).max(least)
 }

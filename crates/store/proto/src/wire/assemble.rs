@@ -1,8 +1,8 @@
 //! Assembling a request that arrives in pieces.
 //!
-//! The work per request is linear in its size, however it is cut. The memory held is the received
-//! bytes plus at most as much again (see `Arriving::space`). A large value is collected in its own
-//! buffer, and a driver may even read directly into that buffer.
+//! The work per request is linear in its size, regardless of the sizes of the pieces. The memory
+//! held is the received bytes plus at most as much again (see `Arriving::space`). A large value is
+//! collected in its own buffer, and a driver may even read directly into that buffer.
 
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
@@ -33,7 +33,7 @@ pub struct Assembler {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Opcode,
-    /// A number on which nothing depends, or the bytes of a key or small value.
+    /// A number other than a length or count, or bytes of a key or small value.
     Content,
     /// A length or count.
     Length(Field),
@@ -44,7 +44,7 @@ enum Step {
 enum List {
     Keys(usize),
     /// Twice the number of pairs.
-    /// A key comes next if the rest is even, and a value if it is odd.
+    /// A key is next if this number is even, and a value if it is odd.
     Pairs(usize),
 }
 
@@ -76,7 +76,7 @@ impl Assembler {
     }
 
     /// Returns the memory held, without complete large bodies.
-    /// The meter counts those.
+    /// The meter counts complete large bodies.
     pub fn buffered(&self) -> usize {
         let arriving = self.body.as_ref().map_or(0, |body| body.buffer.capacity());
         self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Shared>()
@@ -84,8 +84,8 @@ impl Assembler {
 
     /// Consumes bytes from the front of `input`.
     ///
-    /// It stops when the request is complete or the input is used up. Returns the request if it is
-    /// complete; the assembler is then ready for the next one.
+    /// Stops when the request is complete or the input is used up. Returns the request if it is
+    /// complete; the assembler is then ready for the next request.
     pub fn feed(
         &mut self,
         input: &mut &[u8],
@@ -125,8 +125,8 @@ impl Assembler {
     }
 
     /// Removes bytes in [`Assembler::space`] after the end of the body.
-    /// They belong to the next field. They only exist if the allocator returned more than the
-    /// requested capacity.
+    /// These bytes belong to the next field. They exist only if the allocator returned more than
+    /// the requested capacity.
     pub fn overshoot(&mut self) -> Vec<u8> {
         match &mut self.body {
             Some(body) if body.buffer.len() > body.target => body.buffer.split_off(body.target),

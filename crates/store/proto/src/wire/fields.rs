@@ -1,6 +1,6 @@
 //! The parts of a request's body: keys, values, numbers and lists.
 //!
-//! They are read without copies.
+//! The parts are read without copies.
 
 use crate::meter::Shared;
 
@@ -73,9 +73,9 @@ impl<'a> Part<'a> for &'a [u8] {
 /// A value in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// Bytes within the request; they are copied if they are kept.
+    /// Bytes within the request, which are copied if they are kept.
     Inline(&'a [u8]),
-    /// Bytes in their own buffer; they are kept without a copy.
+    /// Bytes in their own buffer, which is kept without a copy.
     Whole(Shared),
 }
 
@@ -319,8 +319,8 @@ impl<'a> Reader<'a, '_> {
 
 /// Returns a declared length or count as a `usize`, if it is within its limit.
 ///
-/// The count of a `MULTI_SET` is signed on the wire. A negative count reads as a huge one here, and
-/// is refused for that reason.
+/// The count of a `MULTI_SET` is signed on the wire. This function sees a negative count as a huge
+/// count, which is above the limit.
 #[inline]
 pub(super) fn within(
     field: Field,

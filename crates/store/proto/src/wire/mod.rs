@@ -1,6 +1,6 @@
 //! The c10d wire: the encoding of requests and replies.
 //!
-//! It serves both ends of a connection.
+//! The client and the server use the same encoding.
 //!
 //! There are no frames. A connection is a stream of requests; each is an opcode and the body of
 //! that opcode. Replies have no opcode and come in the order of requests. All numbers are
@@ -40,8 +40,8 @@ pub mod request;
 use thiserror::Error;
 
 /// Minimum size of a body that gets its own buffer, in bytes.
-/// That buffer becomes the stored value or the answer without a copy. Smaller bodies are copied
-/// together.
+/// That buffer becomes the stored value or the answer without a copy. Smaller bodies share one
+/// buffer.
 pub const LARGE_BODY: usize = 16 << 10;
 
 /// Minimum growth of a buffer, in bytes.
@@ -49,7 +49,7 @@ pub const LARGE_BODY: usize = 16 << 10;
 pub(crate) const GROWTH_STEP: usize = 64 << 10;
 
 /// Reason why bytes are not a request or a reply.
-/// The connection cannot be used any further.
+/// The connection cannot be used afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreWireError {
     /// No operation has this number.
@@ -132,7 +132,7 @@ impl Arriving {
     }
 
     /// Consumes bytes from the front of `input`; returns a complete body.
-    /// It stops when the body is complete or the input is used up.
+    /// Stops when the body is complete or the input is used up.
     pub(crate) fn feed(&mut self, input: &mut &[u8]) -> Option<Vec<u8>> {
         while self.missing() > 0 && !input.is_empty() {
             let room = self.space().capacity().min(self.target) - self.buffer.len();

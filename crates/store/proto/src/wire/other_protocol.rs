@@ -1,10 +1,10 @@
-//! The protocol of a server that is not a store, found by its first bytes.
+//! The protocol of a server that is not a store, detected by its first bytes.
 
 /// First bytes, and the kind of server that sends them.
 const KINDS: [(&[u8], &str); 9] = [
     (b"HTTP/", "an HTTP server"),
     (b"SSH-", "an SSH server"),
-    // An alert, or the hello of a server.
+    // A TLS alert; the second row is a handshake record.
     (&[0x15, 0x03], "a TLS server; this client speaks plain TCP"),
     (&[0x16, 0x03], "a TLS server; this client speaks plain TCP"),
     (b"220", "a mail or FTP server"),

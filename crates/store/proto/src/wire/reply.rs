@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Arriving, StoreWireError};
 
-/// The answer to `WAIT` and `BARRIER`.
+/// The answer to `WAIT` and `BARRIER` when the wait is over.
 pub const STOP_WAITING: u8 = 0;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
@@ -110,7 +110,7 @@ pub struct ReplyReader {
     head_length: usize,
     body: Option<Arriving>,
     collected: Vec<Bytes>,
-    /// Number of bodies that are still to come, once it is known.
+    /// Number of bodies that have not arrived, once it is known.
     left: Option<usize>,
 }
 
@@ -135,9 +135,10 @@ impl ReplyReader {
 
     /// Consumes bytes from the front of `input`.
     ///
-    /// It stops when the reply is complete or the input is used up. Call it with empty input after
-    /// reading into [`ReplyReader::space`], and once at the start, because a reply of no values is
-    /// complete without a byte. Do not call it again after it has returned the reply.
+    /// Stops when the reply is complete or the input is used up. Call this function with empty
+    /// input after reading into [`ReplyReader::space`], and once at the start, because a reply
+    /// without values is complete before a byte arrives. Do not call the function again after it
+    /// has returned the reply.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, StoreWireError> {
         loop {
             if self.left == Some(0) {

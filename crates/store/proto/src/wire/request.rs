@@ -3,8 +3,8 @@
 //! The server reads complete requests, and the client writes them.
 //!
 //! Reading copies and allocates nothing. Written keys are wire keys, which include the `/` that
-//! PyTorch puts in front of every key of its API. The `_head` functions write everything but the
-//! last value, for callers that send a large value from its own buffer.
+//! PyTorch prepends to every key of its API. The `_head` functions write everything but the last
+//! value, for callers that send a large value from its own buffer.
 
 use std::ops::RangeInclusive;
 
@@ -82,7 +82,7 @@ macro_rules! requests {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $access:ident { $($field:ident: $part:ty),* };)*) => {
         /// The kind of a request.
         /// PyTorch has only added numbers since 2.2, so this one table serves clients from 2.2 to
-        /// 2.15. Our numbers are far above.
+        /// 2.15. The numbers of rdzv's own requests are far above.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Opcode {

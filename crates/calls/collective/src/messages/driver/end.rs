@@ -21,8 +21,8 @@ impl Driver {
     /// Ends the group here and at the peers.
     ///
     /// The failed operations get their errors, and all other operations get the reason. The reason
-    /// is the first of these errors, or else `reason`, or else the error that has already broken
-    /// the group.
+    /// is the error that has already broken the group. If there is none, the reason is the first of
+    /// these errors, or `reason`.
     pub(super) fn fail(&mut self, failed: Failed, reason: Option<CollectiveError>) {
         let first = failed.first().map(|(_, error)| error).or(reason.as_ref());
         let own = self.member.rank;
@@ -130,7 +130,7 @@ impl Driver {
 
     /// Ends all operations with errors of one kind.
     ///
-    /// If there are none, later operations get the reason.
+    /// If no operations are pending, later operations get the reason.
     fn end_all(
         &mut self,
         error: impl Fn(&Running) -> CollectiveError,
@@ -145,7 +145,7 @@ impl Driver {
 
     /// Ends all operations at the request of another thread.
     ///
-    /// If there are none, the next operation reports it.
+    /// If no operations are pending, the next operation reports the interruption.
     pub(super) fn end_interrupted(&mut self) {
         let rank = self.member.rank;
         let failed = self.failing(|_| true, |one| one.interrupted(rank));
@@ -225,8 +225,8 @@ impl Driver {
 
     /// Sends the rest to the peers, and waits for their pending answers.
     ///
-    /// Closing a connection with an unread answer would discard the sent data. `false` if there is
-    /// nothing left to do.
+    /// Closing a connection with an unread answer would discard the sent data. Returns `false` if
+    /// nothing is left to do, or the deadline has passed.
     fn linger(&mut self, deadline: Instant) -> bool {
         // One entry per awaited peer: `true` if this rank may sleep.
         let mut waiting = Vec::new();

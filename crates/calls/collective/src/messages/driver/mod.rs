@@ -1,6 +1,6 @@
 //! Thread that moves messages.
 //!
-//! It passes events to `matching`, and performs the actions that `matching` returns.
+//! The thread passes events to `matching`, and performs the actions that `matching` returns.
 //!
 //! | file | content |
 //! |---|---|
@@ -58,7 +58,7 @@ pub(super) struct Driver {
     peers: BTreeMap<u32, Peer>,
     /// `true` if the peers were notified that the group is broken.
     ///
-    /// Nothing is sent or received any more.
+    /// After that, nothing is sent or received.
     has_ended: bool,
     spin: SpinBudget,
     /// Number of spins since everything was polled.
@@ -88,14 +88,14 @@ impl Peer {
             || arriving.is_some_and(|one| one.inbound.doorbell().is_some())
     }
 
-    /// `true` if values can be written to its ring.
+    /// `true` if values can be written to the peer's ring.
     ///
     /// A spinning caller can repeat this check.
     fn has_space(&mut self) -> bool {
         self.leaving.as_mut().is_some_and(Leaving::has_space)
     }
 
-    /// `true` if its ring has values. A spinning caller can repeat this check.
+    /// `true` if the peer's ring has values.
     fn has_data(&mut self) -> bool {
         let arriving = self.arriving.as_mut();
         arriving.is_some_and(|one| one.is_read() && one.inbound.has_more())
@@ -211,7 +211,7 @@ impl Driver {
         }
     }
 
-    /// Passes an event to `matching`, and performs its actions.
+    /// Passes an event to `matching`, and performs the resulting actions.
     fn handle(&mut self, input: Input) {
         self.matching.handle(input);
         let mut outputs = Vec::new();
@@ -283,7 +283,7 @@ impl Driver {
         }
     }
 
-    /// Completes an operation with success, with this rank at the other end.
+    /// Completes an operation; `peer` is the rank at the other end.
     fn end(&mut self, operation: matching::Operation, peer: u32) {
         let Some(transfer) = self.transfers.remove(&operation) else {
             return;

@@ -1,6 +1,6 @@
 //! The only wait of the driver.
 //!
-//! It waits for commands, for data, for space, and for peers that connect or leave.
+//! The driver waits for commands, for data, for space, and for peers that connect or leave.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use crate::polling::{Polling, Source};
 const AWAKE_TURNS: u32 = 8;
 
 impl Driver {
-    /// Waits until something happens, and handles everything but commands.
+    /// Waits for an event, and handles every event except commands.
     pub(super) fn wait(&mut self) {
         self.awake_turns += 1;
         if self.awake_turns < AWAKE_TURNS && !self.has_ended && self.wait_awake() {
@@ -72,8 +72,8 @@ impl Driver {
 
     /// Spins for a moment until rings have values or space for values.
     ///
-    /// `true` if values have moved. A wake-up for each half of a ring would take longer than the
-    /// values.
+    /// Returns `true` if values have moved. Without spinning, a wake-up for each half of a ring
+    /// would take longer than the transfer.
     fn wait_awake(&mut self) -> bool {
         let matched = self.transfers.values().filter(|one| one.is_matched);
         let due: BTreeSet<u32> = matched.filter_map(|one| one.peer).collect();

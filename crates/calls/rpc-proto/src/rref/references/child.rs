@@ -1,4 +1,4 @@
-//! Forks in flight: made here, and not yet known to have arrived.
+//! Forks in flight: created here, and not yet known to have arrived.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::rref::io::ReferenceFailure;
 use crate::rref::message::Control;
 use rdzv_core::time::{Mono, Now};
 
-/// Maximum time between two questions about a fork, which grows up to this.
+/// Maximum time between two questions about a fork; the time doubles up to it.
 const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
 
 /// Minimum time between two questions about a fork.
 const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
-/// Fork that was made here.
+/// Fork that this member created.
 #[derive(Debug)]
 pub(super) struct Child {
     rref: RRefId,
     /// Member that receives the fork.
     pub(super) to: Member,
-    /// Fork that it was made from, which must stay alive.
+    /// Fork from which this fork was created, and which must stay alive.
     ///
     /// `None` if the value is here.
     parent: Option<ForkId>,
@@ -30,7 +30,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// `true` if it was made from another fork, which must stay alive.
+    /// `true` if it was created from another fork, which must stay alive.
     pub(super) fn is_users(&self) -> bool {
         self.parent.is_some()
     }
@@ -174,7 +174,7 @@ impl References {
     }
 
     pub(super) fn fork_present(&mut self, from: Member, fork: ForkId) {
-        // A fork that was made from a fork is in flight until the owner knows it.
+        // A fork of a fork is in flight until the owner knows it.
         let is_owners = |child: &Child| child.to == from && child.parent.is_none();
         if self.children.get(&fork).is_some_and(is_owners) {
             self.remove_child(fork);

@@ -11,7 +11,7 @@ use rdzv_core::time::Now;
 /// State of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
-    /// Other members refer to it, but the call that asks for it has not arrived.
+    /// Other members refer to the value, but its creating call has not arrived.
     Awaited { creator: Member },
     /// The function runs.
     Running,
@@ -31,7 +31,7 @@ pub(super) struct Owned {
     pub(super) handles: usize,
     /// Requests that wait for the value.
     waiting: Vec<FetchId>,
-    /// Member to notify when the value is made, and its fork.
+    /// Member to notify when the value exists, and its fork.
     creator: Option<(Member, ForkId)>,
 }
 
@@ -82,7 +82,7 @@ impl References {
         Ok(rref)
     }
 
-    /// F2: enters a value that a function is going to make here.
+    /// F2: enters a value that a function will create here.
     ///
     /// The driver holds the value once, and sends [`Input::Made`](crate::rref::Input::Made) later.
     pub(super) fn create_here(&mut self) -> (RRefId, ForkId) {
@@ -95,14 +95,14 @@ impl References {
         (rref, fork)
     }
 
-    /// F1, on the owner: handles a call of another member that asks for a value.
+    /// F1, on the owner: handles another member's call that creates a value.
     ///
     /// If this is `Ok`, the function may run and the fork is entered. The answer reports this
     /// immediately, before the function ends.
     ///
     /// # Errors
     ///
-    /// [`ReferenceFailure`] if the creator has given the request up or is lost, or after the end.
+    /// [`ReferenceFailure`] if the creator has abandoned the request or is lost, or after the end.
     pub fn creation_arrived(
         &mut self,
         from: Member,
@@ -185,7 +185,7 @@ impl References {
         true
     }
 
-    /// Returns the entry of a value, which may not exist yet but may still arrive.
+    /// Returns the entry of a value; creates one if the value may still arrive.
     pub(super) fn known_or_awaited(
         &mut self,
         now: Now,

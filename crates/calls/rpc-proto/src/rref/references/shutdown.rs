@@ -12,7 +12,7 @@ use crate::rref::message::{Batch, Control};
 use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
 
-/// Time to wait for the answers about forks in flight, in a shutdown.
+/// Delay after which a shutdown asks about forks in flight.
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 
 impl References {
@@ -56,7 +56,7 @@ impl References {
         }
         let silent = |link: &Link| link.in_flight() == 0;
         if self.links.get(&member).is_none_or(silent) {
-            // Without a message in flight, its return would not be noticed.
+            // Without a message in flight, the member's return would not be noticed.
             self.send(now, member, Control::Probe);
         }
         if let Some(link) = self.links.get_mut(&member) {
@@ -188,8 +188,8 @@ impl References {
 
     /// `true` if this member waits for nothing.
     ///
-    /// It waits for functions that make values, for acknowledgements by reachable members, and for
-    /// forks of forks that the owner does not know yet.
+    /// It waits for functions that create values, for acknowledgements by reachable members, and
+    /// for forks of forks that the owner does not know yet.
     fn is_idle(&self) -> bool {
         !self.children.values().any(Child::is_users)
             && !self.owned.values().any(Owned::is_running)

@@ -9,7 +9,7 @@ use rdzv_core::time::Now;
 /// State of a fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// F1: this member has asked the owner to make the value.
+    /// F1: this member has asked the owner to create the value.
     Creating,
     /// F4: this member has asked the owner to enter the fork.
     Requested { parent: Member },
@@ -27,7 +27,7 @@ pub(super) struct User {
     pub(super) state: State,
     /// `true` if the driver holds the fork.
     pub(super) retained: bool,
-    /// Number of forks made from it that the owner may not know.
+    /// Number of forks of this fork that the owner may not know.
     pub(super) children: usize,
     /// Member that asked for the value, if the owner may not know this yet.
     creator: Option<Member>,
@@ -53,9 +53,9 @@ impl User {
 }
 
 impl References {
-    /// F1, F2: returns ids for a value that `owner` is to make.
+    /// F1, F2: returns ids for a value that `owner` will create.
     ///
-    /// The driver holds the fork, or the value, once. It sends the call, and then
+    /// The driver holds the fork, or the value, once. The driver sends the call, and then
     /// [`Input::Accepted`](crate::rref::Input::Accepted) or
     /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed). If this member is the owner,
     /// the driver runs the function, and then sends [`Input::Made`](crate::rref::Input::Made).

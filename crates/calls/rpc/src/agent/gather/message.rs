@@ -1,6 +1,6 @@
 //! Encoding of reports and replies.
 //!
-//! Values stay unchanged: they are messages within messages.
+//! Each value is embedded unchanged, as a message within the message.
 
 use bytes::Bytes;
 use rdzv_rpc_proto::worker::WorkerName;

@@ -7,7 +7,7 @@
 //!
 //! A report identifies its gather by the members (names and incarnations) and by the number of
 //! earlier gathers among exactly these members. Keys are never built by joining names. A restarted
-//! member does not continue where its predecessor stopped.
+//! member has a new incarnation, so its gathers have new keys.
 //!
 //! [`rdzv_rpc_proto::gather`] decides which members have reported and which are missing.
 //!

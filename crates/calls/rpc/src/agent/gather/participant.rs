@@ -39,7 +39,8 @@ impl RpcAgent {
     ///   member.
     /// - [`RpcErrorKind::UnknownWorker`] if a member is not in the group.
     /// - [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the values
-    ///   are too large, or if `within` is zero. Also in async functions, which must not block.
+    ///   are too large, or if `within` is zero. Also if an async function calls this, because async
+    ///   functions must not block.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &self,
         value: &T,
@@ -78,7 +79,7 @@ impl RpcAgent {
     }
 
     /// Blocks until all members have called this function.
-    /// It is an [`all_gather`](Self::all_gather) without values.
+    /// This is an [`all_gather`](Self::all_gather) without values.
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ impl RpcAgent {
     }
 }
 
-/// Extra time of a member, in which the leader can name the missing members.
+/// Extra time that a member waits for the leader to name missing members.
 fn extra_time(within: Duration) -> Duration {
     (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
 }

@@ -17,14 +17,15 @@ use crate::wire::clock;
 impl Client {
     /// Handles a reply or an error from the callee.
     pub(super) fn replied(self: &Arc<Self>, mut frame: Frame) {
-        // Borrowed even if the call has already ended: dropping `frame` then gives the memory back.
+        // Borrowed even if the call has already ended: dropping `frame` then returns the memory.
         let borrowed = self.arenas.borrow(&mut frame);
         let id = frame.header.call;
         let mut calls = self.calls.lock();
         calls.abandoned.remove(&id);
         let Some(call) = calls.pending.take(id) else {
             drop(calls);
-            // The reply came too late. The callee can release what it lent for this reply.
+            // The reply came too late. Let the callee release the parts that it lent for this
+            // reply.
             if remote_read::is_registered(&frame.parts) {
                 let _ = self.tell(FrameKind::Release, id, &[]);
             }
@@ -104,8 +105,8 @@ impl Client {
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
         if call.progress == Progress::IsSent {
             // The cancellation goes out before another call takes the credit, because the callee
-            // counts calls too. If sending fails, the connection is over, and the callee learns
-            // that from the connection.
+            // counts calls too. If sending fails, the connection has ended, and the callee notices
+            // that as well.
             let _ = self.tell(FrameKind::Cancel, id, &[]);
         }
         let mut calls = self.calls.lock();
@@ -132,8 +133,8 @@ impl Client {
             message: with_time(error.kind, error.message, call.begun.elapsed()),
             ..error
         });
-        // The call leaves the count first: a caller that sees the answer never finds the call still
-        // in flight.
+        // The call leaves the count first, so that a caller that has the answer never finds this
+        // call in flight.
         let slot = Arc::clone(&call.slot);
         drop(call);
         slot.fill(whole);

@@ -99,8 +99,7 @@ impl Client {
         }
         let was_given_up = self.calls.lock().has_left(request.id);
         if let Some(credit) = was_given_up {
-            // If sending fails, the connection is over, and the callee learns that from the
-            // connection.
+            // If sending fails, the connection has ended, and the callee notices that as well.
             let _ = self.tell(FrameKind::Cancel, request.id, &[]);
             // No other call waits for this credit, or the caller of `transmit` sends the next one.
             if let Some(size) = credit {

@@ -1,9 +1,9 @@
 //! A thread that waits for a reply reads the connection itself.
 //!
-//! The reply goes from the kernel to the caller without another thread in between. Another thread
-//! would have to be woken and to wake the caller (20 to 45 µs each on a virtual machine). The
-//! caller first polls for a short time and then sleeps. It passes other frames that arrive to the
-//! threads that wait for them.
+//! The reply goes from the kernel to the caller without another thread in between. With another
+//! thread, two wake-ups would be necessary: of that thread and of the caller (20 to 45 µs each on a
+//! virtual machine). The caller first polls for a short time and then sleeps. The caller passes
+//! other frames to the threads that wait for these frames.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const LOCK_SOON: Duration = Duration::from_micros(5);
 impl Client {
     /// Blocks until the slot is filled or the deadline has passed.
     ///
-    /// The slot is one that this connection fills.
+    /// `slot` must be a slot that this connection fills.
     pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, deadline: Option<Instant>) {
         while !slot.is_filled() {
             if deadline.is_some_and(|deadline| deadline <= Instant::now())
@@ -85,9 +85,9 @@ impl Client {
     }
 
     /// Acquires the reader lock, unless the slot is filled first.
-    /// Returns `None` if another thread keeps the lock because it waits for replies. A driver that
-    /// polls holds the lock only for moments. If the driver read each reply, every call would need
-    /// one more running thread and one more wake-up.
+    /// Returns `None` if another thread holds the lock for more than `LOCK_SOON`, because that
+    /// thread waits for replies. A polling driver holds the lock only briefly. If the driver read
+    /// each reply, every call would need one more running thread and one more wake-up.
     fn reader_soon<T>(&self, slot: &Slot<T>) -> Option<MutexGuard<'_, Reader>> {
         let begun = Instant::now();
         loop {

@@ -1,8 +1,8 @@
 //! Thread that renews the lease of this member and checks other leases.
 //!
 //! A lease is a number in the store that its owner increments. A number that does not change wakes
-//! no waiter, so the members have to poll it. Each member polls a few members that follow it, 16
-//! times per lease.
+//! no waiter, so the members have to poll it. Each member polls up to 16 members that follow it by
+//! id, 16 times per lease.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::RpcError;
 /// If this many consecutive members die together, the last of them is noticed after two leases.
 const LOOKED_AT: usize = 16;
 
-/// Runs until this member leaves, or is no longer in the group.
+/// Runs until this member leaves or is detached from the group.
 pub(super) fn run(shared: &Shared, store: &dyn Store) {
     let started = Instant::now();
     let mut watch = LeaseWatch::new(shared.lease);
@@ -50,7 +50,7 @@ fn beat(
     let mut readings = Vec::new();
     for member in view.followers(LOOKED_AT) {
         let beats = peek(store, &keys.beat(member.incarnation))?;
-        // The member has not written its number yet, or it was removed.
+        // Without a value, the member has not written its number yet, or the number was removed.
         let beats = beats.and_then(|beats| str::from_utf8(&beats).ok()?.parse().ok());
         readings.push((member.incarnation, beats.unwrap_or(0)));
     }

@@ -46,7 +46,7 @@ pub(super) fn join(
                 replace_round(store, &found.held, found.round.ended())?;
                 continue;
             }
-            // A live member had the name or the id in that version.
+            // A member has the name or the id in that version.
             (JoinRefusal::Taken { clash, holder }, version) => (clash, holder, version),
             (refusal, _) => return Err(refusal.into()),
         };
@@ -66,7 +66,7 @@ pub(super) fn join(
 
 /// `true` if a member increments its number within a lease.
 ///
-/// `false` if this worker has removed the member, or if the list has changed.
+/// Returns `false` if the list has changed, or after removing a silent member from the list.
 fn is_alive(
     store: &dyn Store,
     keys: Keys,
@@ -80,7 +80,7 @@ fn is_alive(
     let changed = keys.changed(version + 1);
     while !limit.is_over() {
         match store.wait(&[&changed], Some(lease / BEATS_IN_A_LEASE)) {
-            // The list has changed: retry with the new one.
+            // The list has changed: retry with the new list.
             Ok(()) => return Ok(false),
             Err(StoreError::WaitTimeout { .. }) => {}
             Err(error) => return Err(store_failed("check whether a member is alive", &error)),

@@ -30,7 +30,7 @@ const BEATS_IN_A_LEASE: u32 = 16;
 
 /// Membership in a dynamic group.
 ///
-/// A drop ends the threads without notifying the others: the lease expires.
+/// A drop ends the threads without notifying the other members, which notice the expired lease.
 pub(super) struct DynamicGroup {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
@@ -54,7 +54,7 @@ struct Shared {
     view: RwLock<Arc<GroupView>>,
     listeners: Mutex<Vec<Box<OnChange>>>,
     state: Mutex<State>,
-    /// Wakes the thread of the beats.
+    /// Wakes the thread that renews the lease.
     ending: Condvar,
 }
 
@@ -256,8 +256,8 @@ impl DynamicGroup {
         if !self.shared.end() {
             return Ok(());
         }
-        // First the thread that would write the number again ends. Then the number is removed, then
-        // the name: if this worker dies in between, its lease expires.
+        // The lease thread ends first, because it would write the number again. Then the number is
+        // removed, then the name: if this worker dies in between, its lease expires.
         let Some(threads) = self.take_threads() else {
             return self.say_good_bye();
         };
@@ -278,8 +278,8 @@ impl DynamicGroup {
 
     /// Removes and returns the threads, to wait for them.
     ///
-    /// `None` also if one of the threads runs this, because a listener may end the group. In that
-    /// case the threads end without a wait.
+    /// Returns `None` also if one of the threads calls this, because a listener may end the group.
+    /// In that case the threads end without a wait.
     fn take_threads(&self) -> Option<Threads> {
         let me = std::thread::current().id();
         let threads = self.threads.lock().take();

@@ -8,7 +8,7 @@ use super::super::failure::store_failed;
 use super::Shared;
 use crate::{RpcError, RpcErrorKind};
 
-/// Runs until this member leaves or reports of changes have ended.
+/// Runs until this member leaves or is detached from the group.
 pub(super) fn run(shared: &Shared, store: &dyn Store) {
     while !shared.is_over() {
         if let Err(error) = next_version(shared, store) {

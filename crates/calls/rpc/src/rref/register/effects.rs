@@ -1,7 +1,7 @@
 //! Outputs of the state machine: recorded under its lock, applied afterwards.
 //!
-//! Sending can close a connection, and the state machine must then get an input. Dropping a value
-//! can drop references inside it. Both need the lock again.
+//! Sending can close a connection, and the state machine must then receive an input. Dropping a
+//! value can drop references inside it. Both need the lock again.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@ impl ClientOwner for Core {
 }
 
 impl Core {
-    /// Registers a peer that has proved that it belongs to the job.
+    /// Registers a peer that has completed the handshake.
     ///
     /// `process` is the process at the other end, if it is on this host.
     pub(crate) fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller {
@@ -67,7 +67,7 @@ impl Core {
 
     /// Applies a change of the group.
     ///
-    /// This closes the connections to workers that have left it.
+    /// This closes the connections to workers that have left the group.
     pub(crate) fn set_members(self: &Arc<Self>, members: Members) {
         let members = Arc::new(members);
         let former = {
@@ -88,7 +88,7 @@ impl Core {
     }
 
     /// Handles the end of the connection to a worker.
-    /// If the worker is dead, no other event reports that.
+    /// If the worker is dead, no other event reports its death.
     pub(crate) fn cut_off(self: &Arc<Self>, id: WorkerId) {
         if let Some(member) = self.members().get(&id) {
             let unreachable = Input::Unreachable(member.holder());

@@ -22,10 +22,10 @@ impl Core {
         clock::from_nanoseconds(self.wake_at.load(Ordering::Acquire))
     }
 
-    /// Ends everything whose deadline has passed.
+    /// Ends the calls whose deadline has passed, and runs other due work.
     ///
-    /// Only the driver calls this. It reads the next deadline before it sleeps, so it is not woken
-    /// here.
+    /// Only the driver calls this. The driver reads the next deadline before it sleeps, so this
+    /// does not wake it.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
         // The reset comes first, so that a deadline noted during the checks is not lost.
         self.wake_at.store(u64::MAX, Ordering::Release);

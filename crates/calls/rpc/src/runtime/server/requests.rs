@@ -146,7 +146,7 @@ impl Server {
     }
 }
 
-/// Bytes of a request that stay in memory while the request is open.
+/// Returns how many bytes of a request stay in memory while it is open.
 ///
 /// A part that lies in an arena of the caller does not count.
 fn length(frame: &Frame) -> u64 {

@@ -1,4 +1,4 @@
-//! Requests whose turn has come: their functions run and are answered.
+//! Runs the functions of requests whose turn has come, and answers them.
 //!
 //! If the caller no longer waits, the function is notified.
 
@@ -147,7 +147,7 @@ impl Server {
 
     /// Runs a blocking function on its thread.
     ///
-    /// If the caller reads no replies, the function waits for that first.
+    /// If too many replies are unread, the function first waits until the caller reads them.
     fn run(self: &Arc<Self>, mut job: Blocking) {
         if !self.may_take() {
             // The code that resumes or ends the connection takes `held` under this lock.
@@ -176,7 +176,7 @@ impl Server {
         self.finished(&job.header, job.line, answer);
     }
 
-    /// Continues with held functions: the caller reads again, or is lost.
+    /// Runs held functions, because the caller reads again or is lost.
     pub(super) fn go_on_with(self: &Arc<Self>, held: Vec<Blocking>) {
         for job in held {
             self.take_a_thread(job);

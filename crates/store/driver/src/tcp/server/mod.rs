@@ -67,7 +67,7 @@ pub struct ServerOptions {
 pub struct TcpStoreServer {
     address: SocketAddr,
     /// `None` once the server is shutting down.
-    /// Then the kernel queues no further clients.
+    /// After that, the kernel queues no further clients.
     listener: Option<TcpListener>,
     commands: Sender<Command>,
     figures: Arc<Figures>,

@@ -7,14 +7,14 @@
 //!         ──► time       the machine's deadline, the end of lingering, accepting again
 //! ```
 //!
-//! In one iteration, every connection that the kernel reports is read from once. Then all replies
-//! are sent. Separating the two keeps each of the two long paths through the kernel in the
-//! processor's caches.
+//! In one iteration, the thread reads once from every connection that the kernel reports. It then
+//! sends all replies. Separating reads and writes keeps each of the two long paths through the
+//! kernel in the processor's caches.
 //!
 //! The kernel reports each arrival once (edge-triggered), so it need not check every connection
-//! after every answer. A read that fills the buffer may have left data. Such a connection is read
-//! from again in the next iteration, after all that are reported then. The same applies to a
-//! connection with more replies than are sent at a time. It also applies to connections that the
+//! after every answer. A read that fills the buffer may have left data. The thread reads from such
+//! a connection again in the next iteration, after all connections that are reported then. The same
+//! applies to a connection with more replies than are sent at a time, and to connections that the
 //! machine has stopped because they have had their turn.
 
 mod descriptors;
@@ -178,7 +178,7 @@ impl Service {
                 && !self.has_more()
             {
                 spin_end = (Instant::now() < deadline).then_some(deadline);
-                // The client that is about to answer may share the processor.
+                // The client that is about to send may share the processor.
                 rustix::thread::sched_yield();
                 continue;
             }

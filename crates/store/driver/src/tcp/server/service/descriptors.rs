@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The process needs descriptors for what it starts and opens. The kernel assigns the lowest free
-//! number. So the number of an accepted connection shows how many descriptors are in use in the
-//! whole process.
+//! number. The number of an accepted connection therefore shows how many descriptors are in use in
+//! the whole process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -29,12 +29,12 @@ pub(super) struct Descriptors {
     for_connections: usize,
     /// Number in use when the last connection was accepted.
     used: usize,
-    /// `true` if the machine has to receive a change.
+    /// `true` if the machine must be notified of a change.
     has_changed: bool,
 }
 
 impl Descriptors {
-    /// Creates the state for this process. `has_agents`: agents may join here.
+    /// Creates the state for this process; `has_agents` if agents may join here.
     pub(super) fn new(has_agents: bool) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         Self::within(
@@ -78,7 +78,7 @@ impl Descriptors {
     }
 
     /// Returns the number in use beyond the reserve, if it has changed.
-    /// The machine has to receive this number.
+    /// The caller must pass this number to the machine.
     pub(super) fn take_beyond(&mut self) -> Option<usize> {
         std::mem::take(&mut self.has_changed).then(|| self.used.saturating_sub(self.for_all))
     }

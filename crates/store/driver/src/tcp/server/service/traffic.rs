@@ -280,8 +280,8 @@ impl Service {
     }
 
     /// Sets the keep-alive of an agent's connection.
-    /// An agent connects again if its connection is closed. So the connection is closed soon if the
-    /// agent's host does not answer.
+    /// An agent connects again if its connection is closed. The connection is therefore closed soon
+    /// if the agent's host does not answer.
     pub(super) fn watch_closely(&mut self, id: ConnId, silence: Option<Duration>) {
         let keep_alive = KeepAlive::of_agent(silence);
         if let Some(socket) = self.sockets.get(id)
