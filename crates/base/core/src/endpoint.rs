@@ -58,7 +58,7 @@ impl Endpoint {
     }
 }
 
-/// Returns a host without spaces around it, and an IPv6 address without its brackets.
+/// Returns a host without surrounding spaces and brackets.
 ///
 /// URLs and endpoints need the brackets (`[::1]:29500`). Workers and sockets need the bare address.
 pub fn bare_host(text: &str) -> &str {

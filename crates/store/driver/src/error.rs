@@ -49,7 +49,7 @@ pub enum StoreError {
     },
     /// No connection attempt succeeded in time.
     #[error(
-        "connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason}); \
+        "connect to the store at {peer} within {}ms (attempts: {attempts}, the last: {reason}); \
          check that rank 0 is running and that the address and port are right",
         .elapsed.as_millis()
     )]

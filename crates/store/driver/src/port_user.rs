@@ -9,7 +9,7 @@ const LISTEN: &str = "0A";
 /// Limits of the ports that the system assigns to outgoing connections.
 const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Returns a clause about the use of a TCP port of this host; `None` if nothing is known.
+/// Returns a clause about the user of a TCP port, if it is known.
 ///
 /// Port 0 stands for the ports that the system assigns. The clause names the process if this user
 /// may see it.

@@ -97,7 +97,7 @@ pub enum BindingError {
     NoDevice,
     /// There are more workers than devices.
     #[error(
-        "local rank {local_rank} has no device to be bound to: {devices} devices are visible; \
+        "local rank {local_rank} has no device to be bound to: visible devices: {devices}; \
          start at most as many workers, or leave out --numa-binding"
     )]
     TooFewDevices {
@@ -204,10 +204,16 @@ pub fn bind(
                 cores: cores.len(),
                 devices,
             })?;
-            let reason = format!(
-                "{at}, whose {} cores are divided among {devices} devices",
-                cores.len()
-            );
+            let reason = match devices {
+                1 => format!(
+                    "{at}, all of whose {} cores belong to one device",
+                    cores.len()
+                ),
+                _ => format!(
+                    "{at}, whose {} cores are divided among {devices} devices",
+                    cores.len()
+                ),
+            };
             let own = cores.into_values().take(range.end).skip(range.start);
             (own.flatten().collect(), reason)
         }

@@ -125,7 +125,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Creates pipes or pseudo-terminals for the streams of a worker that go to no file.
+    /// Creates pipes or terminals for the streams that go to no file.
     /// The worker inherits the others.
     pub(crate) fn attach(
         &mut self,
@@ -286,7 +286,7 @@ struct Stream {
     holds_lines: bool,
     /// Beginning of an unfinished line, without the part that was shown.
     pending: Vec<u8>,
-    /// Part of the unfinished line that was shown, if any; empty if it cannot be repeated.
+    /// Shown part of the unfinished line; empty if it cannot be repeated.
     begun: Option<Vec<u8>>,
     /// Time at which the beginning of a line is shown.
     flush_at: Option<Instant>,
@@ -359,7 +359,7 @@ impl Stream {
         shown
     }
 
-    /// Writes what is pending to the console, and the end of the line and further lines, if any.
+    /// Writes the pending text to the console, and then further lines, if any.
     fn show(&mut self, lines: Option<&[u8]>) -> Result<(), Errno> {
         let mut batch = Batch::default();
         let starts_again = |text: &[u8]| {
@@ -397,7 +397,7 @@ impl Stream {
     }
 
     /// Returns the time until which a long line of this stream has the console.
-    fn has_console_until(&self) -> Option<Instant> {
+    fn console_deadline(&self) -> Option<Instant> {
         Some((self.last_read + HOLD).min(self.long_since? + LONG_LINE))
     }
 }
@@ -444,17 +444,17 @@ impl Copier {
         }
     }
 
-    /// Returns the index of the stream that has the console exclusively, and until when.
+    /// Returns the stream that has the console alone, and the end of that time.
     fn with_long_line(&self) -> Option<(usize, Instant)> {
         let now = Instant::now();
         let mut streams = self.streams.iter().enumerate();
         streams.find_map(|(at, stream)| {
-            let until = stream.has_console_until().filter(|until| *until > now)?;
+            let until = stream.console_deadline().filter(|until| *until > now)?;
             Some((at, until))
         })
     }
 
-    /// Waits for a command, output or a deadline; returns the ids of streams with output.
+    /// Waits for an event or a deadline; returns the streams with output.
     fn wait(&self) -> Vec<u64> {
         let long = self.with_long_line();
         let streams: Vec<&Stream> = match long {

@@ -203,7 +203,7 @@ impl Console {
     /// Writes lines of this program.
     fn write_own(&self, target: Target, lines: &[u8]) {
         self.with(target, |fd, cursor| {
-            // The lines of a reader that is gone are lost, as for any program.
+            // Without a reader the lines are lost, as for any program.
             let _ = if cursor.inside.take().is_some() {
                 cursor.write(fd, &[b"\n", lines].concat())
             } else {
@@ -219,7 +219,7 @@ impl Console {
             if self.are_rows_suspended.load(Ordering::Relaxed) {
                 rows.clear();
             }
-            // A terminal that is gone shows nothing.
+            // A closed terminal shows nothing.
             if cursor.inside.take().is_some() {
                 let _ = cursor.write(fd, b"\n");
             }

@@ -38,7 +38,7 @@ pub(super) struct LogStream {
     pub(super) prefix: Vec<u8>,
 }
 
-/// Writes a batch; without a reader nothing is shown, and the files have the output.
+/// Writes a batch; if the reader has left, only the files have it.
 fn write(console: &Console, target: Target, stream: StreamId, batch: &mut Batch) {
     let _ = console.write(target, stream, batch);
 }

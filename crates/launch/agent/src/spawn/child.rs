@@ -173,7 +173,7 @@ impl Setup {
         if let Some(stderr) = &self.stderr {
             dup2_stderr(stderr)?;
         }
-        *step = "put it into a session of its own";
+        *step = "put it into a separate session";
         follow(parent, Signal::KILL)?;
         *step = "set its limit of open files";
         if let Some(most) = self.open_files {

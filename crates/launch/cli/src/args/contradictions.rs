@@ -1,7 +1,6 @@
 //! Flags that are given twice, or contradict an inherited variable.
 //!
-//! Only `rdzv run` treats them so. Under the name `torchrun`, the last value of a flag counts, and
-//! variables stay as they are.
+//! Only `rdzv run` resolves them. Under the name `torchrun`, the last value of a flag counts.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +13,7 @@ const MERGED: &str = "rdzv-conf";
 /// Variable of that flag.
 const MERGED_VARIABLE: &str = "PET_RDZV_CONF";
 
-/// Merges or drops contradicting words of a line, and returns a warning for each loss.
+/// Merges or drops contradicting words; returns a warning for each loss.
 pub(super) fn settle(
     line: &mut Normalised,
     environment: &BTreeMap<OsString, OsString>,
@@ -84,7 +83,7 @@ fn only_in(variable: &str, typed: &[String]) -> String {
     }
 }
 
-/// Resolves the contradiction of `--standalone` and several nodes: the typed flag wins.
+/// Lets the typed one of `--standalone` and several nodes win.
 fn standalone(line: &mut Normalised) -> Option<String> {
     let flag = "--standalone";
     let is_nodes = |word: &OsString| word.to_string_lossy().starts_with("--nnodes=");

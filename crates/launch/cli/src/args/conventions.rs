@@ -79,7 +79,7 @@ pub(crate) struct Normalised {
     pub(crate) from_environment: BTreeMap<String, String>,
     /// Switch directly before the script, if any.
     pub(crate) switch_before: Option<String>,
-    /// Origin of the `--rdzv-conf` options that the line merges with those of a variable.
+    /// Options of a variable that `--rdzv-conf` is merged with.
     pub(crate) merged: Option<String>,
 }
 

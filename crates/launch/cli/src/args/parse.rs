@@ -216,7 +216,7 @@ const OF_MPIRUN: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// Refuses a value after a switch, which became the script: `--standalone true`.
+/// Refuses a switch with a value that became the script: `--standalone true`.
 fn value_as_script(arguments: &RunArgs, normalised: &Normalised) -> Option<Refusal> {
     let switch = normalised.switch_before.as_deref()?;
     let script = arguments.training_script.first()?.to_str()?;

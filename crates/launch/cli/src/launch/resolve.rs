@@ -41,7 +41,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Returns the names of settings that advice must not name, because they are set.
+    /// Returns the names of settings that are set already.
     pub(crate) fn active(&self) -> Vec<String> {
         let plan = &self.plan;
         let flags = [

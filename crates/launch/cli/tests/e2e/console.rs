@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use crate::harness::{Job, run_shell, run_shell_after, torchrun};
 
-/// Returns two workers; the second one writes while the first one is inside a line.
+/// Returns two workers; the second one writes inside a line of the first one.
 fn in_pieces(shell: &str) -> Job {
     let script =
         "if test $RANK = 0; then printf 'out '; echo > go; read back < back; printf 'line\\n'

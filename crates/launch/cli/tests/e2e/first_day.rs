@@ -1,4 +1,4 @@
-//! Tests of what new users do on their first day, and of the texts that they get.
+//! Tests of the first day of new users, and of the texts that they get.
 
 use std::net::TcpListener;
 
@@ -60,15 +60,15 @@ fn on_pod_1(job: Job) -> Job {
 }
 
 #[test]
-fn variables_that_name_several_nodes_are_told_if_no_flag_does() {
+fn variables_that_name_several_nodes_are_reported_if_no_flag_does() {
     let line = "rdzv: the environment names 2 nodes (WORLD_SIZE=2, RANK=1, JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), and no flag does";
-    let told = |ended: Ended| ended.stderr.matches(line).count();
-    assert_eq!(told(on_pod_1(own("")).expect(0)), 1);
+    let reported = |ended: Ended| ended.stderr.matches(line).count();
+    assert_eq!(reported(on_pod_1(own("")).expect(0)), 1);
     for flags in ["--standalone", "--nnodes 1"] {
-        assert_eq!(told(on_pod_1(own(flags)).expect(0)), 0, "{flags}");
+        assert_eq!(reported(on_pod_1(own(flags)).expect(0)), 0, "{flags}");
     }
     let nested = on_pod_1(own("")).env("LOCAL_RANK", "1");
-    assert_eq!(told(nested.expect(0)), 0);
+    assert_eq!(reported(nested.expect(0)), 0);
     let ended = on_pod_1(link("")).expect(0);
     assert!(!ended.stderr.contains("names 2 nodes"), "{}", ended.stderr);
 }
@@ -132,15 +132,15 @@ fn options_of_the_rendezvous_are_merged_and_shown_with_their_origins() {
 }
 
 #[test]
-fn a_timeout_without_effect_is_told_once() {
+fn a_timeout_without_effect_is_reported_once() {
     let flags =
         "--explain --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-conf timeout=3";
     let line =
         "--rdzv-conf: timeout has no effect with c10d: join_timeout limits the wait for nodes";
-    let told = |job: Job| job.expect(0).stderr.matches(line).count();
-    assert_eq!(told(own(flags)), 1);
-    assert_eq!(told(link(flags)), 0);
-    assert_eq!(told(own("--rdzv-conf timeout=3 --nnodes 1")), 0);
+    let reported = |job: Job| job.expect(0).stderr.matches(line).count();
+    assert_eq!(reported(own(flags)), 1);
+    assert_eq!(reported(link(flags)), 0);
+    assert_eq!(reported(own("--rdzv-conf timeout=3 --nnodes 1")), 0);
 }
 
 #[test]
