@@ -368,7 +368,7 @@ def _signals_that_python_ignores() -> list[int]:
 
 
 def _temporary_folder() -> str:
-    """Returns the folder for temporary files, chosen as ``rdzv run`` does."""
+    """Returns the folder for temporary files that ``rdzv run`` would choose."""
     named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
     folders = [os.path.abspath(folder) for folder in [*named, "/tmp", "/var/tmp", "/usr/tmp"] if folder]
     usable = (folder for folder in folders if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK))

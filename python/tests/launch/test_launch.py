@@ -182,6 +182,11 @@ def test_a_worker_may_launch():
     assert rdzv.launch("launch.functions:launch_in_worker", nprocs=1)[0] == {0: 0, 1: 10}
 
 
+def test_a_temporary_folder_that_does_not_exist_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    assert rdzv.launch(rank_times, (1,), nprocs=1).return_values == {0: 0}
+
+
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     rdzv.launch(rank_times, (1,), nprocs=2)

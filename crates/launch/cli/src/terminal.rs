@@ -172,7 +172,7 @@ fn write_out(commands: &Receiver<Command>) {
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let note =
-                format!("rdzv: {lost} lines were lost here, because the reader was too slow\n");
+                format!("rdzv: lines lost here, because the reader was too slow: {lost}\n");
             write_own_lines(note.as_bytes());
         }
     }

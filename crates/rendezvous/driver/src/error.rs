@@ -218,7 +218,7 @@ impl RendezvousError {
                 reason,
                 elapsed,
             } => Self::Unreachable {
-                what: format!("no store was found ({reason}; {attempts} attempts)"),
+                what: format!("no store was found ({reason}; attempts: {attempts})"),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "start an agent on that host, or a store with `rdzv store`; check that \

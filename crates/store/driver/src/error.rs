@@ -53,7 +53,7 @@ pub enum StoreError {
     },
     /// No connection attempt succeeded in time.
     #[error(
-        "cannot connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason})\n\
+        "cannot connect to the store at {peer} within {}ms (attempts: {attempts}, the last: {reason})\n\
          help: check that rank 0 is running and that the address and port are right",
         .elapsed.as_millis()
     )]

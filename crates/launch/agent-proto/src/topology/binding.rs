@@ -96,7 +96,7 @@ pub enum BindingError {
     NoDevice,
     /// There are more workers than devices.
     #[error(
-        "local rank {local_rank} has no device, because only {devices} devices are visible; start \
+        "local rank {local_rank} has no device, because only visible devices: {devices}; start \
          at most one worker per device, or omit --numa-binding"
     )]
     TooFewDevices {
@@ -203,10 +203,16 @@ pub fn bind(
                 cores: cores.len(),
                 devices,
             })?;
-            let reason = format!(
-                "{at}, whose {} cores are divided among {devices} devices",
-                cores.len()
-            );
+            let reason = match devices {
+                1 => format!(
+                    "{at}, all of whose {} cores belong to one device",
+                    cores.len()
+                ),
+                _ => format!(
+                    "{at}, whose {} cores are divided among {devices} devices",
+                    cores.len()
+                ),
+            };
             let own = cores.into_values().take(range.end).skip(range.start);
             (own.flatten().collect(), reason)
         }

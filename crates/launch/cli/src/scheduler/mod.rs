@@ -11,7 +11,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rdzv_core::env::{
-    self, CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, TORCHELASTIC_RUN_ID,
+    CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, MASTER_ADDR, RANK, TORCHELASTIC_RUN_ID,
+    WORLD_SIZE,
 };
 
 use crate::exit::Refusal;
@@ -159,7 +160,7 @@ fn outside_of_a_step(
 
 /// Variables in which other launchers set the number of nodes or tasks.
 const SIZES: [&str; 6] = [
-    env::WORLD_SIZE,
+    WORLD_SIZE,
     "NNODES",
     "LWS_GROUP_SIZE",
     "AWS_BATCH_JOB_NUM_NODES",
@@ -167,9 +168,9 @@ const SIZES: [&str; 6] = [
     "PMI_SIZE",
 ];
 
-/// Variables that they set to the index of this node or task.
+/// Variables of other launchers with the index of this node or task.
 const INDICES: [&str; 5] = [
-    env::RANK,
+    RANK,
     "NODE_RANK",
     "JOB_COMPLETION_INDEX",
     "LWS_WORKER_INDEX",
@@ -198,7 +199,7 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
         (None, Some(index)) => format!("at least {}", index + 1),
         (None, None) => return None,
     };
-    let names = SIZES.iter().chain(&INDICES).chain(&[env::MASTER_ADDR]);
+    let names = SIZES.iter().chain(&INDICES).chain(&[MASTER_ADDR]);
     let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
     let set: Vec<String> = set.collect();
     Some(format!(

@@ -66,10 +66,10 @@ fn variables_that_name_several_nodes_are_reported_without_a_flag() {
     let told = |ended: Ended| ended.stderr.matches(line).count();
     assert_eq!(told(on_pod_1(own("")).expect(0)), 1);
     for flags in ["--standalone", "--nnodes 1"] {
-        assert_eq!(told(on_pod_1(own(flags)).expect(0)), 0, "{flags}");
+        assert_eq!(reported(on_pod_1(own(flags)).expect(0)), 0, "{flags}");
     }
     let nested = on_pod_1(own("")).env("LOCAL_RANK", "1");
-    assert_eq!(told(nested.expect(0)), 0);
+    assert_eq!(reported(nested.expect(0)), 0);
     let ended = on_pod_1(link("")).expect(0);
     assert!(!ended.stderr.contains("names 2 nodes"), "{}", ended.stderr);
 }
@@ -137,10 +137,10 @@ fn a_timeout_without_effect_is_reported_once() {
         "--explain --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-conf timeout=3";
     let line =
         "--rdzv-conf: timeout has no effect with c10d: join_timeout limits the wait for nodes";
-    let told = |job: Job| job.expect(0).stderr.matches(line).count();
-    assert_eq!(told(own(flags)), 1);
-    assert_eq!(told(link(flags)), 0);
-    assert_eq!(told(own("--rdzv-conf timeout=3 --nnodes 1")), 0);
+    let reported = |job: Job| job.expect(0).stderr.matches(line).count();
+    assert_eq!(reported(own(flags)), 1);
+    assert_eq!(reported(link(flags)), 0);
+    assert_eq!(reported(own("--rdzv-conf timeout=3 --nnodes 1")), 0);
 }
 
 #[test]

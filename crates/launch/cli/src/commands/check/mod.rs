@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rdzv_console::quantity::count;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::parse_size;
 
@@ -172,7 +173,11 @@ fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
     let wrong = findings.len() + missing.len();
     text += &match wrong {
         0 => format!("{} of {} nodes passed the check\n", all.len(), all.len()),
-        _ => format!("{wrong} problems on {} nodes\n", all.len() + missing.len()),
+        _ => {
+            let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let nodes = count(number(all.len() + missing.len()), "node");
+            format!("{} on {nodes}\n", count(number(wrong), "problem"))
+        }
     };
     show(&text);
 }
