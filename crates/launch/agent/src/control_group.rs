@@ -91,7 +91,7 @@ impl ControlGroup {
                 debug!(
                     "cannot create control group {}: {error}",
                     directory.display()
-                )
+                );
             })
             .ok()
     }

@@ -171,8 +171,7 @@ fn write_out(commands: &Receiver<Command>) {
         }
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let note =
-                format!("rdzv: lines lost here, because the reader was too slow: {lost}\n");
+            let note = format!("rdzv: lines lost here, because the reader was too slow: {lost}\n");
             write_own_lines(note.as_bytes());
         }
     }

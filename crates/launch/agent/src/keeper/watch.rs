@@ -66,7 +66,7 @@ pub fn kept() -> Option<&'static Kept> {
         let descriptors: Vec<OwnedFd> = descriptors.collect::<Option<_>>()?;
         let kept = Kept::inherited(descriptors.try_into().ok()?);
         kept.inspect_err(|error| {
-            tracing::warn!("cannot use the state that the guard retains: {error}")
+            tracing::warn!("cannot use the state that the guard retains: {error}");
         })
         .ok()
     });

@@ -66,10 +66,10 @@ fn variables_that_name_several_nodes_are_reported_without_a_flag() {
     let told = |ended: Ended| ended.stderr.matches(line).count();
     assert_eq!(told(on_pod_1(own("")).expect(0)), 1);
     for flags in ["--standalone", "--nnodes 1"] {
-        assert_eq!(reported(on_pod_1(own(flags)).expect(0)), 0, "{flags}");
+        assert_eq!(told(on_pod_1(own(flags)).expect(0)), 0, "{flags}");
     }
     let nested = on_pod_1(own("")).env("LOCAL_RANK", "1");
-    assert_eq!(reported(nested.expect(0)), 0);
+    assert_eq!(told(nested.expect(0)), 0);
     let ended = on_pod_1(link("")).expect(0);
     assert!(!ended.stderr.contains("names 2 nodes"), "{}", ended.stderr);
 }
