@@ -7,7 +7,7 @@ use rdzv_rendezvous_proto::{coordinator, native_client};
 
 use super::agent::{Input, peer_address};
 use super::world::{Event, Link, Piece, World};
-use crate::Violation;
+use crate::Result;
 
 impl World {
     pub(super) fn connect(&mut self, agent: usize) -> u32 {
@@ -64,7 +64,7 @@ impl World {
         self.time.after(late, event);
     }
 
-    pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {
+    pub(super) fn at_host(&mut self, id: u32) -> Result {
         if self.host_stall_end > self.time.now {
             self.time.at(self.host_stall_end, Event::AtHost(id));
             return Ok(());
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    pub(super) fn at_agent(&mut self, id: u32) -> Result<(), Violation> {
+    pub(super) fn at_agent(&mut self, id: u32) -> Result {
         let Some(link) = self.links.get_mut(&id) else {
             return Ok(());
         };
