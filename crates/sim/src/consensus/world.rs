@@ -201,7 +201,7 @@ impl World {
             let state = Counters::default().write();
             let settings = self.settings();
             let clock = process.now(now);
-            process.consensus = Some(Consensus::bootstrap(clock, settings, id, first, &state));
+            process.consensus = Some(Consensus::bootstrap(clock, settings, id, first, &state, 1));
             process.voter_index = slot as u8;
         } else if let Some((_, voter_index)) = reused {
             let settings = self.settings();
