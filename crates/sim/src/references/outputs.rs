@@ -121,7 +121,7 @@ impl World {
     fn send(&mut self, batch: Batch) {
         self.report.batches += 1;
         self.report.messages += batch.messages.len() as u64;
-        let asks = |message: &&Control| matches!(message, Control::CreationAsk { .. });
+        let asks = |message: &&Control| matches!(message, Control::CreationAsk(_));
         self.report.awaited += batch.messages.iter().filter(asks).count() as u64;
         let copies = 1 + u32::from(self.time.chance(self.plan.doubled));
         for _ in 0..copies {

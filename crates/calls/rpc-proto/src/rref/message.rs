@@ -17,20 +17,11 @@ pub enum Control {
         creator: Option<Member>,
     },
     /// Owner to user: your fork is entered.
-    ForkAck {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkAck(ForkId),
     /// Owner to user: the value does not exist any more.
-    ForkRefused {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkRefused(ForkId),
     /// Receiver to parent: the owner knows the fork, so you need not keep yours.
-    ChildAccept {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ChildAccept(ForkId),
     /// User to owner: I have released my fork.
     UserDelete {
         /// Id of the value.
@@ -57,30 +48,15 @@ pub enum Control {
     /// Owner to creator: will you still ask for this value?
     ///
     /// Other members refer to it.
-    CreationAsk {
-        /// Id of the value.
-        rref: RRefId,
-    },
+    CreationAsk(RRefId),
     /// Creator to owner: I have already asked for the value, or never will.
-    CreationOver {
-        /// Id of the value.
-        rref: RRefId,
-    },
+    CreationOver(RRefId),
     /// Parent to receiver: has this fork arrived?
-    ForkAsk {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkAsk(ForkId),
     /// Receiver to parent: the fork has arrived.
-    ForkPresent {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkPresent(ForkId),
     /// Receiver to parent: I do not have the fork, and will refuse it from now on.
-    ForkUnknown {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkUnknown(ForkId),
     /// Any member: are you there?
     Probe,
 }
