@@ -72,7 +72,6 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         ),
         StoreError::NoAnswer { .. } => ("StoreTimeout", error.to_string()),
         StoreError::QueueEmpty { key } => ("QueueEmpty", format!("queue {key:?} is empty")),
-        StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
         StoreError::Listen { .. } => (
             "StoreError",
             format!("{error}; port=0 lets the system choose one"),
