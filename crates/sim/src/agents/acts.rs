@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::{native_client, participant};
 
 use super::agent::{Doing, Input, peer_address};
 use super::plan::{Act, Medium};
-use super::world::{Event, Within, World};
+use super::world::{Event, Piece, Within, World};
 use crate::Result;
 use crate::history::record;
 use crate::scheduler::nanos;
@@ -120,7 +120,7 @@ impl World {
         let now = self.time.clocks(self.agents[agent].skew);
         let from = peer_address(self.next_link);
         self.agents[agent].start(now, &self.plan, seed, from);
-        if !self.agents[agent].is_stock() {
+        if !self.agents[agent].is_stock {
             self.connect(agent);
         }
         self.tell(agent, Input::Join)
@@ -152,7 +152,7 @@ impl World {
         let Doing::Working(round) = it.doing else {
             return Ok(());
         };
-        if it.is_stock() || !it.is_recoverable || it.finishes {
+        if it.is_stock || !it.is_recoverable || it.finishes {
             return Ok(());
         }
         self.agents[agent].succeeded = Some(round);
@@ -189,7 +189,7 @@ impl World {
         if let Some(link) = self.agents[agent].connection.take() {
             match self.links.get_mut(&link) {
                 Some(link) if silently => link.cut = true,
-                _ => self.end_link(link, true),
+                _ => self.send(link, true, Piece::End),
             }
         }
     }

@@ -31,11 +31,6 @@ impl World {
         id
     }
 
-    /// Notifies one end of a connection that the other end has closed it.
-    pub(super) fn end_link(&mut self, id: u32, to_host: bool) {
-        self.send(id, to_host, Piece::End);
-    }
-
     /// Breaks a connection.
     ///
     /// A proxy in between closes both of its connections cleanly.

@@ -28,7 +28,7 @@ impl World {
         let now = self.time.clocks(self.agents[agent].skew);
         self.write_down(agent, &input);
         let outputs = self.agents[agent].handle(now, input);
-        if self.agents[agent].is_stock() {
+        if self.agents[agent].is_stock {
             self.note(agent, || self.agents[agent].reason().to_owned());
         }
         for output in outputs {
@@ -63,7 +63,7 @@ impl World {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.at_agent = false;
                     }
-                    self.end_link(id, true);
+                    self.send(id, true, Piece::End);
                 }
             }
             Output::Lead { round } => {

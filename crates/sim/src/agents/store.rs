@@ -110,7 +110,7 @@ impl World {
             if let Some(link) = self.links.get_mut(&id)
                 && std::mem::replace(&mut link.at_host, false)
             {
-                self.end_link(id, false);
+                self.send(id, false, Piece::End);
             }
         }
         self.schedule_host();
@@ -161,7 +161,7 @@ impl World {
                 if let Some(link) = self.links.get_mut(&id) {
                     link.at_host = false;
                 }
-                self.end_link(id, false);
+                self.send(id, false, Piece::End);
                 ended.push_back(id);
             }
             coordinator::Output::Send(ConnId(id), event) => {
