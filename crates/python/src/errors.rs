@@ -81,7 +81,6 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::QueueEmpty { key } => {
             ("QueueEmpty", format!("queue {:?} is empty", shown(key)))
         }
-        StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
         StoreError::Listen { .. } => ("StoreError", format!("{error}; port=0 selects a free port")),
         _ => ("StoreError", error.to_string()),
     };

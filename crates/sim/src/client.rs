@@ -8,7 +8,7 @@ use rdzv_store_proto::wire::{LARGE_BODY, request};
 use crate::history::key::Answer;
 use crate::key_operation::{KEYS, KeyOperation};
 use crate::ledger::Ledger;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 const REGISTER: &[u8] = b"/register";
 const COUNTER: &[u8] = b"/counter";
@@ -205,12 +205,7 @@ impl Client {
     }
 
     /// Handles received bytes; returns the next request if one follows.
-    pub fn receive(
-        &mut self,
-        now: u64,
-        mut bytes: &[u8],
-        ledger: &mut Ledger,
-    ) -> Result<Vec<u8>, Violation> {
+    pub fn receive(&mut self, now: u64, mut bytes: &[u8], ledger: &mut Ledger) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         while !bytes.is_empty() {
             let Some(reader) = &mut self.reader else {
@@ -236,7 +231,7 @@ impl Client {
         reply: Reply,
         ledger: &mut Ledger,
         out: &mut Vec<u8>,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         match (std::mem::replace(&mut self.state, State::Idle), reply) {
             (State::Joining, Reply::Nonce(nonce)) if nonce == self.nonce() => {}
             (State::Pinging { next, last }, Reply::Nonce(nonce)) if nonce == next => {
@@ -321,7 +316,7 @@ impl Client {
         Ok(())
     }
 
-    fn look_at_large(&self, value: &[u8]) -> Result<(), Violation> {
+    fn look_at_large(&self, value: &[u8]) -> Result {
         if value != vec![value.first().copied().unwrap_or(0); value.len()] {
             return self.violated("a value mixed of two", &value[..value.len().min(20)]);
         }
@@ -340,7 +335,7 @@ impl Client {
         0x5EED_0000 + self.number as u32
     }
 
-    fn violated<T>(&self, what: &str, bytes: &[u8]) -> Result<T, Violation> {
+    fn violated<T>(&self, what: &str, bytes: &[u8]) -> Result<T> {
         broken(format!(
             "client {} while {:?}: {what}: {:?}",
             self.number,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::history::key::{Answer, Key};
 use crate::history::{Operation, check};
 use crate::key_operation::KeyOperation;
-use crate::{Violation, broken};
+use crate::{Result, Violation, broken};
 
 /// Answers that the clients have received until now.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Ledger {
     /// Fails unless the operations on each key are linearizable.
     ///
     /// Returns the number of operations that were checked.
-    pub fn linearizable(&self) -> Result<u64, Violation> {
+    pub fn linearizable(&self) -> Result<u64> {
         for (key, operations) in &self.keys {
             check(operations).map_err(|it| Violation(format!("key {key}: {}", it.0)))?;
         }
@@ -44,7 +44,7 @@ impl Ledger {
     }
 
     /// Records a successful compare-and-set from `version` to the next version.
-    pub fn won(&mut self, version: u64, client: usize) -> Result<(), Violation> {
+    pub fn won(&mut self, version: u64, client: usize) -> Result {
         match self.winners.insert(version, client) {
             None => Ok(()),
             Some(other) => broken(format!(
@@ -54,7 +54,7 @@ impl Ledger {
     }
 
     /// Records the answer to an addition of 1 to the shared counter.
-    pub fn added(&mut self, sum: i64) -> Result<(), Violation> {
+    pub fn added(&mut self, sum: i64) -> Result {
         if self.sums.insert(sum) {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Ledger {
     ///
     /// The entries of one pusher keep their order only if one client takes them all. With one queue
     /// and one server, the only error is therefore an entry that is taken twice.
-    pub fn took(&mut self, pusher: usize, number: u64) -> Result<(), Violation> {
+    pub fn took(&mut self, pusher: usize, number: u64) -> Result {
         if self.taken.insert((pusher, number)) {
             return Ok(());
         }

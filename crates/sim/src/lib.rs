@@ -52,12 +52,15 @@ pub mod world;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 
+/// Result of a step of a simulated world.
+pub type Result<T = (), E = Violation> = std::result::Result<T, E>;
+
 /// Fails with this description.
-fn broken<T>(what: impl Into<String>) -> Result<T, Violation> {
+fn broken<T>(what: impl Into<String>) -> Result<T> {
     Err(Violation(what.into()))
 }
 
 /// Runs the world of a seed to its end.
-pub fn run(seed: u64, trace: trace::Trace) -> Result<world::Report, Violation> {
+pub fn run(seed: u64, trace: trace::Trace) -> Result<world::Report> {
     world::World::new(seed, trace).run()
 }

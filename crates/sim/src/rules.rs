@@ -3,7 +3,6 @@
 //! A world that notices no broken rule may be blind.
 
 use rdzv_consensus::ConsensusRule;
-use rdzv_rendezvous_proto::Rule;
 
 /// Rules of a consensus group.
 pub const CONSENSUS: [ConsensusRule; 22] = [
@@ -29,43 +28,4 @@ pub const CONSENSUS: [ConsensusRule; 22] = [
     ConsensusRule::TimeIsSteady,
     ConsensusRule::SnapshotsAreWhole,
     ConsensusRule::SilenceIsReported,
-];
-
-/// Rules of a coordinator and of its recovery.
-pub const RECOVERY: [Rule; 13] = [
-    Rule::RecordsBeforeNotice,
-    Rule::EndIsRecorded,
-    Rule::MostRestore,
-    Rule::MissingAreAwaited,
-    Rule::WindowIsKept,
-    Rule::NumbersJump,
-    Rule::SuccessorsProve,
-    Rule::SilenceIsNoEnd,
-    Rule::SuccessIsKept,
-    Rule::DetachIsSent,
-    Rule::ResetProvesNothing,
-    Rule::ProxyProvesNothing,
-    Rule::OthersMayCoordinate,
-];
-
-/// Rules of a group that agents may join.
-pub const OPEN: [Rule; 8] = [
-    Rule::MembersAreRecorded,
-    Rule::MissingBlock,
-    Rule::NewestTakesOver,
-    Rule::GroupsAreNumbered,
-    Rule::TermsGoOn,
-    Rule::LostMayHaveKnown,
-    Rule::LostGroupsAreLeft,
-    Rule::LastVoterRecords,
-];
-
-/// Rules of the fence and of its users.
-pub const FENCE: [Rule; 6] = [
-    Rule::LeasesAreAwaited,
-    Rule::ClocksDrift,
-    Rule::VotersConfirm,
-    Rule::AnswersContinue,
-    Rule::ElectorsCount,
-    Rule::ResetProvesNothing,
 ];

@@ -20,7 +20,7 @@ use crate::ledger::Ledger;
 use crate::link::Link;
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Number of operations that clients start in one run.
 const ACTS: usize = 600;
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// Runs all events, and checks the result.
-    pub fn run(mut self) -> Result<Report, Violation> {
+    pub fn run(mut self) -> Result<Report> {
         while let Some(event) = self.time.pop() {
             self.time.log("clients", || shown(&event));
             self.happen(event)?;
@@ -120,7 +120,7 @@ impl World {
         Ok(self.report)
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+    fn happen(&mut self, event: Event) -> Result {
         match event {
             Event::Turn(client) => self.turn(client),
             Event::AtServer(client, generation, bytes) => {

@@ -268,13 +268,10 @@ impl Joining<'_> {
     }
 
     fn corrupt(&self, key: &str, value: &[u8]) -> CollectiveError {
-        CollectiveError::Store {
-            group: self.options.name.clone(),
-            source: Box::new(StoreError::Corrupt {
-                store: format!("{:?}", self.store),
-                what: format!("key {key} has the value {:?}", beginning(value)),
-            }),
-        }
+        self.failed(StoreError::Corrupt {
+            store: format!("{:?}", self.store),
+            what: format!("key {key} has the value {:?}", beginning(value)),
+        })
     }
 }
 

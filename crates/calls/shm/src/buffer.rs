@@ -50,7 +50,7 @@ impl SharedBuffer {
     /// [`ShmError::System`](crate::ShmError::System) if the system has no memory left.
     pub fn reserve(&mut self) -> Result<()> {
         if !self.reserved {
-            sealed::reserve(&self.file, self.memory.length())?;
+            sealed::reserve(&self.file, self.memory.len())?;
             self.reserved = true;
         }
         Ok(())
@@ -114,12 +114,12 @@ impl PeerBuffer {
 fn within(memory: &Memory, offset: usize, length: usize) -> *mut u8 {
     let end = offset.checked_add(length);
     assert!(
-        end.is_some_and(|end| end <= memory.length()),
+        end.is_some_and(|end| end <= memory.len()),
         "{length} bytes at {offset} are not within the {} of the buffer",
-        memory.length()
+        memory.len()
     );
     // SAFETY: the code above has compared the end with that of the mapping.
-    unsafe { memory.start().add(offset) }
+    unsafe { memory.as_mut_ptr().add(offset) }
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ impl RingLayout {
     pub(crate) fn new(memory: Arc<Memory>, offset: usize, capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(&capacity));
         assert!(offset.is_multiple_of(BYTES));
-        assert!(offset + Self::length(capacity) <= memory.length());
+        assert!(offset + Self::length(capacity) <= memory.len());
         Self {
             memory,
             offset,
@@ -80,7 +80,7 @@ impl RingLayout {
         debug_assert!(offset <= Self::length(self.capacity));
         // SAFETY: `new` has compared the end of the ring with the end of the mapping, which lives
         // as long as `self`, and no caller asks for more than that end.
-        unsafe { self.memory.start().add(self.offset + offset) }
+        unsafe { self.memory.as_mut_ptr().add(self.offset + offset) }
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {

@@ -21,24 +21,7 @@ const FIXED: SealFlags = SealFlags::SHRINK
 /// Mapping that several processes share.
 ///
 /// The mapping stays when the descriptor is closed.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    map: MmapRaw,
-}
-
-impl Memory {
-    /// Returns the address of the first byte.
-    ///
-    /// The bytes up to [`Memory::length`] stay mapped as long as `self` lives.
-    pub(crate) fn start(&self) -> *mut u8 {
-        self.map.as_mut_ptr()
-    }
-
-    /// Returns the number of mapped bytes.
-    pub(crate) fn length(&self) -> usize {
-        self.map.len()
-    }
-}
+pub(crate) type Memory = MmapRaw;
 
 /// State of the pages of new memory before their first use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +55,7 @@ pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd
         Pages::OnDemandWrittenHere => FIXED | SealFlags::FUTURE_WRITE,
     };
     fcntl_add_seals(&file, seals).map_err(ShmError::system("seal memory to share"))?;
-    Ok((file, Memory { map }))
+    Ok((file, map))
 }
 
 /// Reserves all of the memory from the system.
@@ -87,8 +70,7 @@ pub(crate) fn reserve(file: &impl AsFd, length: usize) -> Result<()> {
 pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory> {
     check(file, length)?;
     let map = MmapOptions::new().len(length).map_raw(&file.as_fd());
-    let map = map.map_err(ShmError::system("map the peer's memory"))?;
-    Ok(Memory { map })
+    map.map_err(ShmError::system("map the peer's memory"))
 }
 
 /// Maps memory that a peer passed, for reading only.
@@ -97,8 +79,7 @@ pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory> {
     let map = MmapOptions::new()
         .len(length)
         .map_raw_read_only(&file.as_fd());
-    let map = map.map_err(ShmError::system("map the peer's memory for reading"))?;
-    Ok(Memory { map })
+    map.map_err(ShmError::system("map the peer's memory for reading"))
 }
 
 /// Checks that every access within the length is safe, whatever the peer does.
@@ -140,7 +121,7 @@ mod tests {
     fn sealed_memory_is_mapped_with_its_size() {
         let (file, mine) = create("test", 8192, Pages::Reserved).unwrap();
         let theirs = open(&file, 8192).unwrap();
-        assert_eq!((mine.length(), theirs.length()), (8192, 8192));
+        assert_eq!((mine.len(), theirs.len()), (8192, 8192));
         assert!(ftruncate(&file, 4096).is_err(), "it was made shorter");
     }
 
@@ -174,6 +155,6 @@ mod tests {
         let (file, mine) = create("test", 4096, Pages::OnDemandWrittenHere).unwrap();
         assert!(open(&file, 4096).is_err(), "a peer mapped it for writing");
         let theirs = open_to_read(&file, 4096).unwrap();
-        assert_eq!(theirs.length(), mine.length());
+        assert_eq!(theirs.len(), mine.len());
     }
 }

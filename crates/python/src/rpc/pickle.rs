@@ -29,6 +29,7 @@ impl Value<'_> {
 }
 
 /// Pickle that is being checked.
+#[derive(Default)]
 struct Scan<'a> {
     left: &'a [u8],
     stack: Vec<Value<'a>>,
@@ -48,11 +49,7 @@ type Scanned<T> = Result<T, &'static str>;
 pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
     let mut scan = Scan {
         left: data,
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: Vec::new(),
-        names: Vec::new(),
-        buffers: 0,
+        ..Scan::default()
     };
     let refused = |why| PyValueError::new_err(format!("cannot accept the pickle: {why}"));
     scan.run().map_err(refused)?;

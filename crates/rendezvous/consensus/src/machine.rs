@@ -114,21 +114,9 @@ impl Consensus {
     /// Creates a voter of a new group.
     ///
     /// All voters of the group receive the same list and state. The first voter of the list
-    /// campaigns immediately.
+    /// campaigns immediately. Terms begin after `term`, which is at least 1, and is higher if the
+    /// group follows other groups, all of whose members have ended.
     pub fn bootstrap(
-        now: Now,
-        settings: Settings,
-        id: VoterId,
-        voters: &[VoterId],
-        state: &[u8],
-    ) -> Self {
-        Self::bootstrap_after(now, settings, id, voters, state, 1)
-    }
-
-    /// Creates a voter of a new group that follows other groups.
-    ///
-    /// All members of those groups have ended. Terms begin after `term`, which is at least 1.
-    pub fn bootstrap_after(
         now: Now,
         settings: Settings,
         id: VoterId,
@@ -288,7 +276,7 @@ impl Consensus {
     ///
     /// A member that has acknowledged nothing yet lacks everything, however short the log is.
     pub fn is_caught_up(&self, member: VoterId) -> bool {
-        let promotes = !self.settings.rules.has(ConsensusRule::LearnersHaveTheLog);
+        let promotes = !self.follows(ConsensusRule::LearnersHaveTheLog);
         let last = self.node.store().last();
         self.lag(member)
             .is_some_and(|lag| promotes || lag < last && lag <= CAUGHT_UP)
@@ -297,6 +285,10 @@ impl Consensus {
     /// `true` if this member leads and a change of members is not over.
     pub fn is_changing(&self) -> bool {
         self.configuration.is_joint() || self.node.raft.has_pending_conf()
+    }
+
+    fn follows(&self, rule: ConsensusRule) -> bool {
+        self.settings.rules.has(rule)
     }
 
     fn propose(&mut self, token: u64, command: &[u8]) {
@@ -309,21 +301,21 @@ impl Consensus {
             data.put_slice(command);
             begun = self.node.propose(Vec::new(), data).is_ok();
         }
-        if !begun && self.settings.rules.has(ConsensusRule::DropsAreReported) {
+        if !begun && self.follows(ConsensusRule::DropsAreReported) {
             self.outbox.push(Output::Dropped(token));
         }
     }
 
     /// Returns the speed of the group's time, as a multiple of the clock's.
     fn pace(&self) -> u32 {
-        1 + u32::from(!self.settings.rules.has(ConsensusRule::TimeIsSteady))
+        1 + u32::from(!self.follows(ConsensusRule::TimeIsSteady))
     }
 
     fn received(&mut self, from: VoterId, code: u8, payload: &[u8]) {
         let result = match code {
             opcode::MESSAGE => message::read(payload).map(|envelope| self.step(from, envelope)),
             opcode::SNAPSHOT_PART => message::read_part(payload).map(|part| {
-                let mixes = !self.settings.rules.has(ConsensusRule::SnapshotsAreWhole);
+                let mixes = !self.follows(ConsensusRule::SnapshotsAreWhole);
                 self.assemblies.add(from, part, mixes);
             }),
             other => Err(ConsensusWireError::Opcode(other)),
@@ -352,7 +344,7 @@ impl Consensus {
             }
             message.mut_snapshot().data = state;
         }
-        let slack = u64::from(!self.settings.rules.has(ConsensusRule::CommitsAreBounded));
+        let slack = u64::from(!self.follows(ConsensusRule::CommitsAreBounded));
         match guard::check(&self.node, from, &message, slack) {
             Verdict::Pass => {}
             Verdict::Ignore => return,
@@ -361,14 +353,13 @@ impl Consensus {
                 return;
             }
         }
-        if !self.settings.rules.has(ConsensusRule::EntriesHaveTerms) {
+        if !self.follows(ConsensusRule::EntriesHaveTerms) {
             let term = message.term;
             let entries = message.mut_entries().iter_mut();
             entries.for_each(|entry| entry.term = term);
         }
         if message.msg_type == MessageType::MsgRequestVoteResponse && !message.reject {
-            let silence =
-                silence.filter(|_| self.settings.rules.has(ConsensusRule::SilenceIsReported));
+            let silence = silence.filter(|_| self.follows(ConsensusRule::SilenceIsReported));
             self.election.granted(self.now.mono, message.term, silence);
         }
         if message.msg_type == MessageType::MsgRequestPreVote {
@@ -401,10 +392,7 @@ impl Consensus {
             }
         } else if !is_up
             && self.node.raft.leader_id == peer.number()
-            && self
-                .settings
-                .rules
-                .has(ConsensusRule::ClosedLeaderIsForgotten)
+            && self.follows(ConsensusRule::ClosedLeaderIsForgotten)
         {
             self.forget_leader(peer);
         }
@@ -423,7 +411,7 @@ impl Consensus {
         let before = succession
             .take_while(|member| *member != self.id)
             .filter(|member| configuration.is_voter(*member));
-        let before = if self.settings.rules.has(ConsensusRule::VotersWaitInTurn) {
+        let before = if self.follows(ConsensusRule::VotersWaitInTurn) {
             before.collect()
         } else {
             Vec::new()
@@ -480,7 +468,7 @@ impl Consensus {
     }
 
     fn fault(&self, change: &VoterChange) -> Option<&'static str> {
-        let leader = if self.settings.rules.has(ConsensusRule::LeadersHandOver) {
+        let leader = if self.follows(ConsensusRule::LeadersHandOver) {
             self.id
         } else {
             VoterId::new(u64::MAX)?
@@ -492,7 +480,7 @@ impl Consensus {
         }
         let fault = self.configuration.fault(leader, change);
         fault.filter(|fault| {
-            self.settings.rules.has(ConsensusRule::VotersWaitInTurn)
+            self.follows(ConsensusRule::VotersWaitInTurn)
                 || *fault != "two members have one voter index"
         })
     }
@@ -522,12 +510,10 @@ impl Consensus {
             return;
         }
         let mut index = self.applied();
-        if !self.settings.rules.has(ConsensusRule::SnapshotsAreExact)
-            && self.term_at(index + 1).is_some()
-        {
+        if !self.follows(ConsensusRule::SnapshotsAreExact) && self.term_at(index + 1).is_some() {
             index += 1;
         }
-        let configuration = if self.settings.rules.has(ConsensusRule::SnapshotsHaveIndexes) {
+        let configuration = if self.follows(ConsensusRule::SnapshotsHaveIndexes) {
             self.configuration.clone()
         } else {
             Configuration::default()
@@ -548,7 +534,7 @@ impl Consensus {
     }
 
     fn snapshot_failed(&mut self, peer: VoterId) {
-        if self.settings.rules.has(ConsensusRule::SnapshotsAreResent) {
+        if self.follows(ConsensusRule::SnapshotsAreResent) {
             let failed = raft::SnapshotStatus::Failure;
             self.node.report_snapshot(peer.number(), failed);
         }
@@ -557,8 +543,7 @@ impl Consensus {
     fn campaign(&mut self) {
         let state = self.node.raft.state;
         let has_leader = self.node.raft.leader_id != raft::INVALID_ID;
-        let may = self.node.raft.promotable()
-            || !self.settings.rules.has(ConsensusRule::OnlyVotersCampaign);
+        let may = self.node.raft.promotable() || !self.follows(ConsensusRule::OnlyVotersCampaign);
         if has_leader || !may {
             self.election.end();
             return;

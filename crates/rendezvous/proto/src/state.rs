@@ -11,7 +11,7 @@ use rdzv_pickle::Value;
 ///
 /// Nodes are ordered by address (by code point), process id and local id. Their ranks follow this
 /// order.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeDesc {
     /// Name or address at which other nodes can reach the node.
     pub addr: String,

@@ -8,8 +8,8 @@ use rdzv_rendezvous_proto::{native_client, participant};
 
 use super::agent::{Doing, Input, peer_address};
 use super::plan::{Act, Medium};
-use super::world::{Event, Within, World};
-use crate::Violation;
+use super::world::{Event, Piece, Within, World};
+use crate::Result;
 use crate::history::record;
 use crate::scheduler::nanos;
 
@@ -19,7 +19,7 @@ use crate::scheduler::nanos;
 const LONG_CUT: Duration = Duration::from_secs(10);
 
 impl World {
-    pub(super) fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
+    pub(super) fn act(&mut self, agent: usize, act: Act) -> Result {
         self.note(agent, || format!("{act:?}"));
         self.write_fault(agent, act);
         let end = |time: Duration| self.time.now + nanos(time);
@@ -110,7 +110,7 @@ impl World {
         self.later(agent, late, Within::KeptStarts);
     }
 
-    pub(super) fn start(&mut self, agent: usize) -> Result<(), Violation> {
+    pub(super) fn start(&mut self, agent: usize) -> Result {
         if self.agents[agent].cut_end > self.time.now {
             let late = self.agents[agent].cut_end - self.time.now;
             self.later(agent, late, Within::StartAgain);
@@ -120,7 +120,7 @@ impl World {
         let now = self.time.clocks(self.agents[agent].skew);
         let from = peer_address(self.next_link);
         self.agents[agent].start(now, &self.plan, seed, from);
-        if !self.agents[agent].is_stock() {
+        if !self.agents[agent].is_stock {
             self.connect(agent);
         }
         self.tell(agent, Input::Join)
@@ -129,7 +129,7 @@ impl World {
     /// Kills the coordinator and loses its record.
     ///
     /// The agents that were notified of the success have left, so the success may be forgotten.
-    fn lose_note(&mut self) -> Result<(), Violation> {
+    fn lose_note(&mut self) -> Result {
         if self.ledger.succeeded {
             self.ledger.is_forgotten = true;
             self.end_history()?;
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// Makes an agent leave, or close the run.
-    pub(super) fn end(&mut self, agent: usize, closes: bool) -> Result<(), Violation> {
+    pub(super) fn end(&mut self, agent: usize, closes: bool) -> Result {
         self.agents[agent].doing = Doing::Nothing;
         self.agents[agent].wanted = false;
         let input = if closes { Input::Close } else { Input::Leave };
@@ -147,12 +147,12 @@ impl World {
     }
 
     /// Lets the workers of an agent succeed; the agent then waits for the others.
-    pub(super) fn succeed(&mut self, agent: usize) -> Result<(), Violation> {
+    pub(super) fn succeed(&mut self, agent: usize) -> Result {
         let it = &self.agents[agent];
         let Doing::Working(round) = it.doing else {
             return Ok(());
         };
-        if it.is_stock() || !it.is_recoverable || it.finishes {
+        if it.is_stock || !it.is_recoverable || it.finishes {
             return Ok(());
         }
         self.agents[agent].succeeded = Some(round);
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Fails an agent's workers, because other workers of its round have ended.
-    pub(super) fn fail_workers(&mut self, agent: usize, round: u64) -> Result<(), Violation> {
+    pub(super) fn fail_workers(&mut self, agent: usize, round: u64) -> Result {
         let it = &self.agents[agent];
         if it.doing != Doing::Working(round) || it.finishes {
             return Ok(());
@@ -189,7 +189,7 @@ impl World {
         if let Some(link) = self.agents[agent].connection.take() {
             match self.links.get_mut(&link) {
                 Some(link) if silently => link.cut = true,
-                _ => self.end_link(link, true),
+                _ => self.send(link, true, Piece::End),
             }
         }
     }

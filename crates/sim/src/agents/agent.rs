@@ -20,9 +20,10 @@ pub fn peer_address(connection: u32) -> String {
 }
 
 /// Activity of an agent.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Doing {
     /// The process does not run, or it has ended with the run.
+    #[default]
     Nothing,
     /// The agent waits for a round.
     Joining,
@@ -68,7 +69,7 @@ pub enum Output {
 }
 
 /// One agent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Agent {
     /// Identity of the agent; the process id changes with every start.
     pub me: NodeDesc,
@@ -106,7 +107,8 @@ pub struct Agent {
     pub asked: u64,
     /// `true` if the unanswered question is a write.
     pub writing: bool,
-    torchrun: bool,
+    /// `true` if it is an agent of `torchrun`.
+    pub is_stock: bool,
     /// Time that the agent takes to stop its workers.
     pub stop_takes: Duration,
 }
@@ -117,28 +119,13 @@ impl Agent {
         Self {
             me: NodeDesc {
                 addr: format!("node{number:05}"),
-                pid: 0,
-                local_id: 0,
+                ..NodeDesc::default()
             },
-            doing: Doing::Nothing,
-            succeeded: None,
-            finishes: false,
-            wanted: false,
-            is_recoverable: false,
             instance,
-            predecessors: Vec::new(),
-            knows: false,
-            machine: None,
-            process: 0,
-            connection: None,
-            stall_end: 0,
-            cut_end: 0,
             skew: (plan.skew[number] * 1e6) as i64,
-            version: 0,
-            asked: 0,
-            writing: false,
-            torchrun: plan.torchrun[number],
+            is_stock: plan.torchrun[number],
             stop_takes,
+            ..Self::default()
         }
     }
 
@@ -152,7 +139,7 @@ impl Agent {
         self.finishes = false;
         self.version = 0;
         let settings = plan.settings;
-        self.machine = Some(if self.torchrun {
+        self.machine = Some(if self.is_stock {
             let participant = Participant::new(self.me.clone(), settings, seed);
             Make::Stock(Box::new(if plan.notifies {
                 participant
@@ -181,11 +168,6 @@ impl Agent {
         self.knows = false;
         self.doing = Doing::Nothing;
         self.machine = None;
-    }
-
-    /// `true` if the agent uses only the key.
-    pub fn is_stock(&self) -> bool {
-        self.torchrun
     }
 
     /// Returns the time at which its machine wants the next call.

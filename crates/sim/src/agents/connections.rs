@@ -7,7 +7,7 @@ use rdzv_rendezvous_proto::{coordinator, native_client};
 
 use super::agent::{Input, peer_address};
 use super::world::{Event, Link, Piece, World};
-use crate::Violation;
+use crate::Result;
 
 impl World {
     pub(super) fn connect(&mut self, agent: usize) -> u32 {
@@ -29,11 +29,6 @@ impl World {
         };
         self.links.insert(id, link);
         id
-    }
-
-    /// Notifies one end of a connection that the other end has closed it.
-    pub(super) fn end_link(&mut self, id: u32, to_host: bool) {
-        self.send(id, to_host, Piece::End);
     }
 
     /// Breaks a connection.
@@ -64,7 +59,7 @@ impl World {
         self.time.after(late, event);
     }
 
-    pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {
+    pub(super) fn at_host(&mut self, id: u32) -> Result {
         if self.host_stall_end > self.time.now {
             self.time.at(self.host_stall_end, Event::AtHost(id));
             return Ok(());
@@ -105,7 +100,7 @@ impl World {
         }
     }
 
-    pub(super) fn at_agent(&mut self, id: u32) -> Result<(), Violation> {
+    pub(super) fn at_agent(&mut self, id: u32) -> Result {
         let Some(link) = self.links.get_mut(&id) else {
             return Ok(());
         };

@@ -13,7 +13,7 @@ use super::world::{Ask, Event, Piece, Within, World};
 use crate::history::record;
 use crate::history::run::Assignment;
 use crate::scheduler::nanos;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Time after which an agent notices that an endpoint does not answer.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,12 +23,12 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl World {
     /// Passes an input to an agent, and applies its outputs.
-    pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
+    pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result {
         self.note(agent, || format!("◄ {input:?}"));
         let now = self.time.clocks(self.agents[agent].skew);
         self.write_down(agent, &input);
         let outputs = self.agents[agent].handle(now, input);
-        if self.agents[agent].is_stock() {
+        if self.agents[agent].is_stock {
             self.note(agent, || self.agents[agent].reason().to_owned());
         }
         for output in outputs {
@@ -42,11 +42,7 @@ impl World {
         Ok(())
     }
 
-    fn apply_native(
-        &mut self,
-        agent: usize,
-        output: native_client::Output,
-    ) -> Result<(), Violation> {
+    fn apply_native(&mut self, agent: usize, output: native_client::Output) -> Result {
         use native_client::{NativeFailure, Output, RoundChange};
         match output {
             Output::Send(bytes) => {
@@ -67,7 +63,7 @@ impl World {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.at_agent = false;
                     }
-                    self.end_link(id, true);
+                    self.send(id, true, Piece::End);
                 }
             }
             Output::Lead { round } => {
@@ -132,7 +128,7 @@ impl World {
     }
 
     /// Handles a join that the coordinator has confirmed to an agent.
-    fn joined(&mut self, agent: usize, joined: &FormedRound) -> Result<(), Violation> {
+    fn joined(&mut self, agent: usize, joined: &FormedRound) -> Result {
         let it = &mut self.agents[agent];
         it.doing = Doing::Working(joined.round);
         it.knows = true;
@@ -157,7 +153,7 @@ impl World {
         self.ledger.running(working)
     }
 
-    fn apply_stock(&mut self, agent: usize, output: participant::Output) -> Result<(), Violation> {
+    fn apply_stock(&mut self, agent: usize, output: participant::Output) -> Result {
         use participant::{Output, ParticipantChange, ParticipantFailure};
         if !self.plan.faulty && self.host.is_none() {
             self.trouble(agent, &output)?;
@@ -235,7 +231,7 @@ impl World {
     }
 
     /// Fails if an agent is lost or late although no agent has left.
-    fn trouble(&self, agent: usize, output: &participant::Output) -> Result<(), Violation> {
+    fn trouble(&self, agent: usize, output: &participant::Output) -> Result {
         use participant::{Output, ParticipantChange, ParticipantFailure};
         let me = &self.agents[agent].me;
         let there = |node: &&NodeDesc| {

@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::native_client::FormedRound;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Record of every round that has been complete.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Ledger {
     }
 
     /// Checks an event that the coordinator sends to `node`.
-    pub fn announced(&mut self, node: &NodeDesc, event: &Event) -> Result<(), Violation> {
+    pub fn announced(&mut self, node: &NodeDesc, event: &Event) -> Result {
         match event {
             Event::Formed {
                 round,
@@ -105,7 +105,7 @@ impl Ledger {
     /// Checks a write that won over a store without a coordinator.
     ///
     /// The state `new` follows the state `old`.
-    pub fn wrote(&mut self, old: &RendezvousState, new: &RendezvousState) -> Result<(), Violation> {
+    pub fn wrote(&mut self, old: &RendezvousState, new: &RendezvousState) -> Result {
         let round = new.round;
         if round < old.round {
             return broken(format!("INV-R1: round {round} after {}", old.round));
@@ -144,10 +144,7 @@ impl Ledger {
     /// Fails if all workers of two rounds run at the same time.
     ///
     /// `working` lists each working node with its round.
-    pub fn running<'a>(
-        &self,
-        working: impl Iterator<Item = (&'a NodeDesc, u64)>,
-    ) -> Result<(), Violation> {
+    pub fn running<'a>(&self, working: impl Iterator<Item = (&'a NodeDesc, u64)>) -> Result {
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
         for (node, round) in working {
             let mut members = self.ranks.range((round, 0)..=(round, u32::MAX));
@@ -172,14 +169,7 @@ impl Ledger {
     /// Checks one rank of a round.
     ///
     /// `late`: the state may lack nodes that have left the round since.
-    fn formed(
-        &mut self,
-        node: &NodeDesc,
-        round: u64,
-        rank: u32,
-        size: u32,
-        late: bool,
-    ) -> Result<(), Violation> {
+    fn formed(&mut self, node: &NodeDesc, round: u64, rank: u32, size: u32, late: bool) -> Result {
         let (least, most) = self.sizes_allowed;
         if size < least && !late || size > most {
             return broken(format!(
@@ -211,7 +201,7 @@ impl Ledger {
     }
 
     /// Checks a join that the coordinator has confirmed to `node`.
-    pub fn joined(&mut self, node: &NodeDesc, joined: &FormedRound) -> Result<(), Violation> {
+    pub fn joined(&mut self, node: &NodeDesc, joined: &FormedRound) -> Result {
         let FormedRound {
             round,
             rank,
@@ -246,7 +236,7 @@ impl Ledger {
         formed: &Formed,
         state: Option<&RendezvousState>,
         late: bool,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         let Formed {
             round,
             rank,

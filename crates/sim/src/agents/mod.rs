@@ -53,13 +53,13 @@ mod settled;
 mod store;
 pub mod world;
 
-use crate::Violation;
+use crate::Result;
 use crate::report::Report;
 use crate::trace::Trace;
 use plan::Plan;
 use world::World;
 
 /// Runs a plan to its end.
-pub fn run(plan: Plan, seed: u64, trace: Trace) -> Result<Report, Violation> {
+pub fn run(plan: Plan, seed: u64, trace: Trace) -> Result<Report> {
     World::new(plan, seed, trace).run()
 }

@@ -5,7 +5,7 @@ use rdzv_rendezvous_proto::native_client;
 use super::agent::Input;
 use super::plan::Act;
 use super::world::World;
-use crate::Violation;
+use crate::Result;
 use crate::history::check;
 use crate::history::record::Event;
 use crate::history::run;
@@ -62,7 +62,7 @@ impl World {
     /// Ends the history, because no remaining agent knows the run.
     ///
     /// Another run starts, and is not recorded.
-    pub(super) fn end_history(&mut self) -> Result<(), Violation> {
+    pub(super) fn end_history(&mut self) -> Result {
         if !std::mem::replace(&mut self.history.has_ended, true) {
             let operations = &self.history.record.operations;
             check(operations)?;

@@ -13,7 +13,7 @@ use rdzv_rendezvous_proto::{codec, coordinator, participant};
 use super::agent::{Agent, Doing, Input};
 use super::world::{Answer, Ask, Event, Piece, Question, Within, World, origin};
 use crate::scheduler::{due, nanos};
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 const STATE: &[u8] = b"/torch.rendezvous.run";
 
@@ -21,7 +21,7 @@ const STATE: &[u8] = b"/torch.rendezvous.run";
 const GIVEN_UP: Duration = Duration::from_secs(2);
 
 impl World {
-    pub(super) fn wake_host(&mut self) -> Result<(), Violation> {
+    pub(super) fn wake_host(&mut self) -> Result {
         self.host_wakes = None;
         if self.host_stall_end > self.time.now {
             // Like the real server, the coordinator reads waiting input before it checks the time.
@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Passes an input to the coordinator, and applies its outputs.
-    pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result<(), Violation> {
+    pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result {
         let now = self.time.clocks(0);
         let Some(host) = &mut self.host else {
             return Ok(());
@@ -110,7 +110,7 @@ impl World {
             if let Some(link) = self.links.get_mut(&id)
                 && std::mem::replace(&mut link.at_host, false)
             {
-                self.end_link(id, false);
+                self.send(id, false, Piece::End);
             }
         }
         self.schedule_host();
@@ -121,7 +121,7 @@ impl World {
         output: coordinator::Output,
         looks: &mut VecDeque<Vec<u8>>,
         ended: &mut VecDeque<u32>,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         match output {
             coordinator::Output::LastCall { call, .. } => {
                 self.time.log("host", || call.to_string());
@@ -161,7 +161,7 @@ impl World {
                 if let Some(link) = self.links.get_mut(&id) {
                     link.at_host = false;
                 }
-                self.end_link(id, false);
+                self.send(id, false, Piece::End);
                 ended.push_back(id);
             }
             coordinator::Output::Send(ConnId(id), event) => {
@@ -205,7 +205,7 @@ impl World {
     /// Fails if a round is over because at least half of its nodes are missing.
     ///
     /// This concerns nodes that did not reattach to a restarted coordinator.
-    fn is_most_of_it(&self, event: &Announcement) -> Result<(), Violation> {
+    fn is_most_of_it(&self, event: &Announcement) -> Result {
         let Announcement::Membership { round, reason, .. } = event else {
             return Ok(());
         };
@@ -259,12 +259,7 @@ impl World {
     /// Handles a question that arrives at the store.
     ///
     /// `is_late`: the agent no longer waits for the answer.
-    pub(super) fn asked(
-        &mut self,
-        question: Question,
-        ask: Ask,
-        is_late: bool,
-    ) -> Result<(), Violation> {
+    pub(super) fn asked(&mut self, question: Question, ask: Ask, is_late: bool) -> Result {
         if self.host_stall_end > self.time.now {
             self.time
                 .at(self.host_stall_end, Event::Asked(question, ask, is_late));
@@ -305,7 +300,7 @@ impl World {
     }
 
     /// Handles an answer that arrives at an agent.
-    pub(super) fn answered(&mut self, question: Question, answer: Answer) -> Result<(), Violation> {
+    pub(super) fn answered(&mut self, question: Question, answer: Answer) -> Result {
         if !self.is_open(question) {
             return Ok(());
         }
@@ -358,7 +353,7 @@ impl World {
         }
     }
 
-    pub(super) fn stored(&mut self, key: &[u8]) -> Result<(), Violation> {
+    pub(super) fn stored(&mut self, key: &[u8]) -> Result {
         let value = self.keys.get(key).cloned();
         let value = value.as_deref();
         self.tell_host(coordinator::Input::Stored { key, value })

@@ -16,7 +16,7 @@ use super::plan::{Act, Medium, Plan};
 use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Time for which everything must stay settled.
 const LONG: Duration = Duration::from_secs(16);
@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Runs all events until nothing changes any more, and checks the result.
-    pub fn run(mut self) -> Result<Report, Violation> {
+    pub fn run(mut self) -> Result<Report> {
         let end = nanos(self.plan.end);
         let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
         let mut settled_since = None;
@@ -257,7 +257,7 @@ impl World {
         Ok(self.report)
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+    fn happen(&mut self, event: Event) -> Result {
         if let Some(agent) = self.of(&event)
             && self.agents[agent].stall_end > self.time.now
         {
@@ -299,7 +299,7 @@ impl World {
     }
 
     /// Handles an event in the current process of an agent.
-    fn happen_within(&mut self, agent: usize, what: Within) -> Result<(), Violation> {
+    fn happen_within(&mut self, agent: usize, what: Within) -> Result {
         let it = &mut self.agents[agent];
         match what {
             Within::JoinAgain if it.doing == Doing::Stopping => {

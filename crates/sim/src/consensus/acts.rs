@@ -9,7 +9,7 @@ use super::plan::Act;
 use super::process::{Packet, Process};
 use super::world::{Event, World};
 use crate::scheduler::nanos;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Time within which a leader without a majority steps down.
 ///
@@ -21,7 +21,7 @@ const STEPS_DOWN: Duration = Duration::from_millis(2380);
 const HANDS_OVER: u64 = 3_000_000_000;
 
 impl World {
-    pub(super) fn act(&mut self, act: Act) -> Result<(), Violation> {
+    pub(super) fn act(&mut self, act: Act) -> Result {
         self.time.log("world", || format!("{act:?}"));
         let leader = self.leader();
         match act {
@@ -95,7 +95,7 @@ impl World {
     /// Checks a process that was cut off from all others.
     ///
     /// The process must no longer lead, and its term must not have grown.
-    pub(super) fn isolated(&self, process: usize, term: u64) -> Result<(), Violation> {
+    pub(super) fn isolated(&self, process: usize, term: u64) -> Result {
         let process = &self.processes[process];
         let stood_still = process.stall_end + nanos(STEPS_DOWN) >= self.time.now;
         let Some(consensus) = &process.consensus else {
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// Ends a process cleanly: immediately, or after a handover.
-    fn end(&mut self, process: Option<usize>) -> Result<(), Violation> {
+    fn end(&mut self, process: Option<usize>) -> Result {
         let Some(number) = process else {
             return Ok(());
         };

@@ -10,7 +10,7 @@ use super::process::Proposal;
 use super::world::{Event, World};
 use crate::history::{Operation, counter};
 use crate::scheduler::nanos;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 impl World {
     /// Starts an operation of a client, or repeats it.
@@ -68,7 +68,7 @@ impl World {
         client: usize,
         sequence: u64,
         current: Current,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         let now = self.time.now;
         let token = self.time.unique();
         let process = &mut self.processes[number];
@@ -97,12 +97,7 @@ impl World {
         self.propose(number, token, &addition.write())
     }
 
-    pub(super) fn propose(
-        &mut self,
-        number: usize,
-        token: u64,
-        command: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn propose(&mut self, number: usize, token: u64, command: &[u8]) -> Result {
         let before = self.processes[number].last();
         self.proposing = before;
         let result = self.handle(number, Input::Propose { token, command });

@@ -39,7 +39,7 @@ pub fn run(seed: u64, steps: u32, rules: Rules<ConsensusRule>) -> u64 {
     let mut now = Now::default();
     let mut members: Vec<Consensus> = (0..5)
         .map(|at| match at {
-            0..=2 => Consensus::bootstrap(now, settings, ids[at], &ids[..3], &[]),
+            0..=2 => Consensus::bootstrap(now, settings, ids[at], &ids[..3], &[], 1),
             _ => Consensus::join(now, settings, ids[at], at as u8),
         })
         .collect();

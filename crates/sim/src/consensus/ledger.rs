@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Now;
 
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Knowledge about the whole group.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Ledger {
     /// Records the leader of a term: INV-Q1.
     ///
     /// Returns `true` if the term had no leader before.
-    pub fn leads(&mut self, term: u64, leader: VoterId) -> Result<bool, Violation> {
+    pub fn leads(&mut self, term: u64, leader: VoterId) -> Result<bool> {
         match self.leaders.insert(term, leader) {
             Some(other) if other != leader => {
                 broken(format!("INV-Q1: {other} and {leader} lead in term {term}"))
@@ -57,13 +57,7 @@ impl Ledger {
     /// Records a committed entry: INV-Q2.
     ///
     /// The member `who`, in term `known_in`, knows the commit.
-    pub fn commits(
-        &mut self,
-        who: VoterId,
-        index: u64,
-        term: u64,
-        known_in: u64,
-    ) -> Result<(), Violation> {
+    pub fn commits(&mut self, who: VoterId, index: u64, term: u64, known_in: u64) -> Result {
         let known = self.committed.entry(index);
         let known = known.or_insert(Committed { term, known_in });
         known.known_in = known.known_in.min(known_in);
@@ -86,7 +80,7 @@ impl Ledger {
         leads_in: u64,
         last: u64,
         term_at: impl Fn(u64) -> Option<u64>,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         let committed = self.committed.iter().rev();
         let earlier = committed.filter(|(_, entry)| entry.known_in < leads_in);
         for (index, Committed { term, .. }) in earlier.take(300) {
@@ -113,7 +107,7 @@ impl Ledger {
         term: Option<u64>,
         at: Now,
         command: &[u8],
-    ) -> Result<(), Violation> {
+    ) -> Result {
         if let Some((known, known_at)) = self.commands.get(&index) {
             if known != command || *known_at != at {
                 return broken(format!(
@@ -156,7 +150,7 @@ impl Ledger {
         index: u64,
         digest: u64,
         configuration: &Configuration,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         let state = (digest, configuration.clone());
         match self.states.get(&index) {
             Some(other) if *other != state => broken(format!(

@@ -40,12 +40,12 @@ mod process;
 mod settled;
 pub mod world;
 
-use crate::Violation;
+use crate::Result;
 use crate::trace::Trace;
 use plan::Plan;
 use world::{Report, World};
 
 /// Runs a plan to its end. A machine that ends its process is a violation too.
-pub fn run(plan: Plan, seed: u64, trace: Trace) -> Result<Report, Violation> {
+pub fn run(plan: Plan, seed: u64, trace: Trace) -> Result<Report> {
     World::new(plan, seed, trace).run()
 }

@@ -2,7 +2,7 @@
 
 use super::process::{Packet, Peer, Process};
 use super::world::{Event, World};
-use crate::Violation;
+use crate::Result;
 use rdzv_consensus::Input;
 
 impl World {
@@ -54,13 +54,7 @@ impl World {
         self.time.at(at, Event::Arrive(from, to, number, packet));
     }
 
-    pub(super) fn arrive(
-        &mut self,
-        from: usize,
-        to: usize,
-        number: u64,
-        packet: Packet,
-    ) -> Result<(), Violation> {
+    pub(super) fn arrive(&mut self, from: usize, to: usize, number: u64, packet: Packet) -> Result {
         if self.is_cut(from, to) {
             self.held.push((from, to, number, packet));
             return Ok(());
@@ -127,7 +121,7 @@ impl World {
         }
     }
 
-    pub(super) fn up(&mut self, it: usize, other: usize, number: u64) -> Result<(), Violation> {
+    pub(super) fn up(&mut self, it: usize, other: usize, number: u64) -> Result {
         self.connecting.remove(&(it.min(other), it.max(other)));
         let now = self.time.now;
         let Process { runs, id, slot, .. } = self.processes[other];
@@ -148,13 +142,7 @@ impl World {
         self.handle(it, Input::PeerUp(id))
     }
 
-    pub(super) fn down(
-        &mut self,
-        it: usize,
-        other: usize,
-        number: u64,
-        ended: bool,
-    ) -> Result<(), Violation> {
+    pub(super) fn down(&mut self, it: usize, other: usize, number: u64, ended: bool) -> Result {
         let now = self.time.now;
         let Some(peer) = self.processes[it].peers.get_mut(&other) else {
             return Ok(());

@@ -7,7 +7,7 @@ use rdzv_consensus::membership;
 
 use super::world::World;
 use crate::history::{self, Operation, counter::Counter};
-use crate::{Violation, broken};
+use crate::{Result, Violation, broken};
 
 /// Time within which a connected majority has a leader.
 const LEADS_WITHIN: u64 = 5_000_000_000;
@@ -28,7 +28,7 @@ const FAR: u64 = 1_000_000;
 
 impl World {
     /// Ends all faults, and waits.
-    pub(super) fn calm_down(&mut self) -> Result<(), Violation> {
+    pub(super) fn calm_down(&mut self) -> Result {
         self.is_calm = true;
         self.cuts.clear();
         let now = self.time.now;
@@ -106,7 +106,7 @@ impl World {
     /// Kills the leader of a group of three or more once more.
     ///
     /// The others must continue immediately. Then the clients end, and their history is checked.
-    pub(super) fn last_death(&mut self) -> Result<(), Violation> {
+    pub(super) fn last_death(&mut self) -> Result {
         let term = self.leader().map(|it| self.processes[it].term);
         if let (Some(leader), Some(term)) = (self.leader(), term)
             && self.processes[leader]
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// Fails if a proposal of a leader is still undecided.
-    fn outstanding(&self) -> Result<(), Violation> {
+    fn outstanding(&self) -> Result {
         for process in &self.processes {
             let old = process
                 .proposals
@@ -168,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    fn linearizable(&self) -> Result<(), Violation> {
+    fn linearizable(&self) -> Result {
         let mut histories: BTreeMap<u64, Vec<Operation<Counter>>> = BTreeMap::new();
         for (key, operation) in self.clients.iter().flat_map(|it| &it.history) {
             histories.entry(*key).or_default().push(operation.clone());

@@ -15,7 +15,7 @@ use super::plan::Plan;
 use super::process::{Packet, Process};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Time after which a member with a silent machine is lost.
 const LOST: u64 = 3_400_000_000;
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// Runs all events, and checks the result.
-    pub fn run(mut self) -> Result<Report, Violation> {
+    pub fn run(mut self) -> Result<Report> {
         self.begin();
         let end = nanos(self.plan.end);
         self.run_to(end, |_| false)?;
@@ -201,7 +201,7 @@ impl World {
             let state = Counters::default().write();
             let settings = self.settings();
             let clock = process.now(now);
-            process.consensus = Some(Consensus::bootstrap(clock, settings, id, first, &state));
+            process.consensus = Some(Consensus::bootstrap(clock, settings, id, first, &state, 1));
             process.voter_index = slot as u8;
         } else if let Some((_, voter_index)) = reused {
             let settings = self.settings();
@@ -238,11 +238,7 @@ impl World {
     /// Runs events until a time, or until a condition holds.
     ///
     /// Returns `true` if the condition holds.
-    pub(super) fn run_to(
-        &mut self,
-        end: u64,
-        enough: impl Fn(&Self) -> bool,
-    ) -> Result<bool, Violation> {
+    pub(super) fn run_to(&mut self, end: u64, enough: impl Fn(&Self) -> bool) -> Result<bool> {
         while let Some(event) = self.time.pop() {
             let over = self.time.now > end;
             self.happen(event)?;
@@ -261,7 +257,7 @@ impl World {
         Ok(false)
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+    fn happen(&mut self, event: Event) -> Result {
         let of = match &event {
             Event::Wake(it)
             | Event::Review(it)
@@ -316,7 +312,7 @@ impl World {
         Ok(())
     }
 
-    fn wake(&mut self, it: usize) -> Result<(), Violation> {
+    fn wake(&mut self, it: usize) -> Result {
         let now = self.time.now;
         let process = &mut self.processes[it];
         process.wake = None;
@@ -338,7 +334,7 @@ impl World {
     }
 
     /// Passes an input to a process's machine, applies its outputs, and checks it.
-    pub(super) fn handle(&mut self, it: usize, input: Input<'_>) -> Result<(), Violation> {
+    pub(super) fn handle(&mut self, it: usize, input: Input<'_>) -> Result {
         let now = self.time.now;
         let process = &mut self.processes[it];
         let clock = process.now(now);
@@ -382,7 +378,7 @@ impl World {
         Ok(())
     }
 
-    fn apply(&mut self, it: usize, output: Output) -> Result<(), Violation> {
+    fn apply(&mut self, it: usize, output: Output) -> Result {
         let now = self.time.now;
         let process = &mut self.processes[it];
         let id = process.id;
@@ -458,7 +454,7 @@ impl World {
         }
     }
 
-    fn role(&mut self, it: usize, role: Role) -> Result<(), Violation> {
+    fn role(&mut self, it: usize, role: Role) -> Result {
         let now = self.time.now;
         let process = &mut self.processes[it];
         process.term = role.term;
@@ -486,7 +482,7 @@ impl World {
     /// Checks the silence that a new leader reports.
     ///
     /// It must not be longer than the silence of a majority.
-    fn silence(&self, it: usize, role: Role) -> Result<(), Violation> {
+    fn silence(&self, it: usize, role: Role) -> Result {
         let process = &self.processes[it];
         let Some(consensus) = &process.consensus else {
             return Ok(());
@@ -515,7 +511,7 @@ impl World {
     }
 
     /// Checks a process after each step.
-    fn inspect(&mut self, it: usize) -> Result<(), Violation> {
+    fn inspect(&mut self, it: usize) -> Result {
         let process = &mut self.processes[it];
         let Some(consensus) = &process.consensus else {
             return Ok(());
@@ -545,7 +541,7 @@ impl World {
     }
 
     /// Reviews the group, at its leader.
-    pub(super) fn review(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn review(&mut self, it: usize) -> Result {
         let now = self.time.now;
         let process = &self.processes[it];
         let Some(consensus) = &process.consensus else {
@@ -637,7 +633,7 @@ impl World {
     }
 
     /// Fails if a future voter lacks many entries of the log.
-    fn has_log(&self, it: usize, member: VoterId, votes: bool) -> Result<(), Violation> {
+    fn has_log(&self, it: usize, member: VoterId, votes: bool) -> Result {
         let last = self.processes[it].last().unwrap_or(0);
         let has = self.member(member).and_then(Process::last);
         match has.filter(|has| votes && has + 64 < last) {
@@ -696,7 +692,7 @@ impl World {
         candidates
     }
 
-    pub(super) fn invited(&mut self, it: usize, voter_index: u8) -> Result<(), Violation> {
+    pub(super) fn invited(&mut self, it: usize, voter_index: u8) -> Result {
         let now = self.time.now;
         let settings = self.settings();
         let process = &mut self.processes[it];

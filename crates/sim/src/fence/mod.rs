@@ -51,17 +51,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns a world without faults.
-    pub fn calm() -> Self {
-        Self {
-            node_timeout: Duration::from_secs(3),
-            acts: Vec::new(),
-            end: Duration::from_secs(60),
-            rules: Rules::default(),
-            is_open: false,
-        }
-    }
-
     /// Returns the world of a seed.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Rng::with_seed(seed ^ 0x5eed);

@@ -19,7 +19,7 @@ use rdzv_voters::{Open, Start, Voter};
 use super::{Act, Plan};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Maximum time that a signal takes to stop or kill all workers.
 pub const SIGNALS_TAKE: Duration = Duration::from_millis(240);
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Runs all events, and checks the result.
-    pub fn run(mut self) -> Result<Report, Violation> {
+    pub fn run(mut self) -> Result<Report> {
         for (at, act) in self.plan.acts.clone() {
             self.time.at(nanos(at), Event::Act(act));
         }
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    fn run_to(&mut self, end: u64) -> Result<(), Violation> {
+    fn run_to(&mut self, end: u64) -> Result {
         while self.time.now < end {
             let Some(event) = self.time.pop() else {
                 return Ok(());
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+    fn happen(&mut self, event: Event) -> Result {
         let of_voter = match &event {
             Event::Request(it, ..) | Event::VoterHears(it, _) | Event::StreamEnds(it, _) => {
                 Some(*it)
@@ -413,7 +413,7 @@ impl World {
         }
     }
 
-    fn wake(&mut self, it: usize) -> Result<(), Violation> {
+    fn wake(&mut self, it: usize) -> Result {
         self.machines[it].wake = None;
         let now = self.now(it);
         let is_due = |due: Option<Mono>| due.is_some_and(|due| due <= now.mono);
@@ -432,7 +432,7 @@ impl World {
         Ok(())
     }
 
-    fn tell_voter(&mut self, it: usize, input: Request<'_>) -> Result<(), Violation> {
+    fn tell_voter(&mut self, it: usize, input: Request<'_>) -> Result {
         let now = self.now(it);
         self.machines[it].voter.handle(now, input);
         self.drain_voter(it)?;
@@ -440,7 +440,7 @@ impl World {
         Ok(())
     }
 
-    fn drain_voter(&mut self, it: usize) -> Result<(), Violation> {
+    fn drain_voter(&mut self, it: usize) -> Result {
         while let Some(output) = self.machines[it].voter.poll_output() {
             match output {
                 voter::Output::Coordinator(output) => self.coordinator(it, output)?,
@@ -482,7 +482,7 @@ impl World {
         Ok(())
     }
 
-    fn coordinator(&mut self, it: usize, output: coordinator::Output) -> Result<(), Violation> {
+    fn coordinator(&mut self, it: usize, output: coordinator::Output) -> Result {
         match output {
             coordinator::Output::Send(id, event) => {
                 let to = self.links.get(&id).map(|link| link.from);
@@ -515,7 +515,7 @@ impl World {
     }
 
     /// Announces a round; no workers of older rounds may run.
-    fn announce(&mut self, round: u64) -> Result<(), Violation> {
+    fn announce(&mut self, round: u64) -> Result {
         if self.announced < Some(round) {
             self.announced = Some(round);
             self.report.rounds += 1;
@@ -525,7 +525,7 @@ impl World {
         self.check()
     }
 
-    fn check(&self) -> Result<(), Violation> {
+    fn check(&self) -> Result {
         for (it, machine) in self.machines.iter().enumerate() {
             let has_fence = !self.plan.is_open || machine.fence.lease_end().is_some();
             if let Some((round, _, false)) = machine.workers

@@ -15,12 +15,12 @@ use std::str::SplitAsciiWhitespace;
 
 use super::record::{Event, Record};
 use super::run::{Agent, Assignment};
-use crate::Violation;
+use crate::{Result, Violation};
 
 /// Checks that each run of a recorded history is linearizable.
 ///
 /// Agents of different runs have different numbers. Returns the numbers of operations and of runs.
-pub fn check(text: &str) -> Result<(usize, usize), Violation> {
+pub fn check(text: &str) -> Result<(usize, usize)> {
     let mut runs: BTreeMap<&str, Record> = BTreeMap::new();
     for line in text.lines() {
         let read = read(line);

@@ -21,7 +21,7 @@ pub mod run;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Maximum number of states of a search.
 ///
@@ -69,7 +69,7 @@ pub struct Operation<M: Model> {
 }
 
 /// Searches for an order of the operations; fails if there is none.
-pub fn check<M: Model>(operations: &[Operation<M>]) -> Result<(), Violation> {
+pub fn check<M: Model>(operations: &[Operation<M>]) -> Result {
     let mut operations: Vec<&Operation<M>> = operations.iter().collect();
     operations.sort_by_key(|operation| operation.called);
     let search = Search { operations };

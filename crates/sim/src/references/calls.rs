@@ -6,7 +6,7 @@ use rdzv_rpc_proto::rref::{
 
 use super::model::{Fork, Stage};
 use super::world::{Doing, Event, World};
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Maximum number of handles that a worker collects.
 const HANDLES: usize = 24;
@@ -19,7 +19,7 @@ fn made(rref: RRefId) -> Input<'static> {
 
 impl World {
     /// Runs one operation of a random worker.
-    pub(super) fn operate(&mut self) -> Result<(), Violation> {
+    pub(super) fn operate(&mut self) -> Result {
         let working = |worker: &usize| self.workers[*worker].doing == Doing::Working;
         let able: Vec<usize> = (0..self.workers.len()).filter(working).collect();
         if able.is_empty() {
@@ -57,7 +57,7 @@ impl World {
         self.workers[worker].member
     }
 
-    fn create(&mut self, worker: usize) -> Result<(), Violation> {
+    fn create(&mut self, worker: usize) -> Result {
         let me = self.workers[worker].member;
         let Ok(rref) = self.workers[worker].machine.create() else {
             return broken(format!("{me} works, but may not create"));
@@ -78,7 +78,7 @@ impl World {
         self.workers[worker].handles.push(handle);
     }
 
-    fn create_on(&mut self, worker: usize) -> Result<(), Violation> {
+    fn create_on(&mut self, worker: usize) -> Result {
         let me = self.workers[worker].member;
         let to = self.anybody();
         let (rref, fork) = match self.workers[worker].machine.create_on(to) {
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    fn pass_on(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
+    fn pass_on(&mut self, worker: usize, handle: Handle) -> Result {
         let me = self.workers[worker].member;
         let to = self.anybody();
         let now = self.time.clocks(0);
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    pub(super) fn drop_handle(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
+    pub(super) fn drop_handle(&mut self, worker: usize, handle: Handle) -> Result {
         let me = self.workers[worker].member;
         match handle {
             Handle::Owner(rref) => {
@@ -205,7 +205,7 @@ impl World {
         self.tell(worker, Input::Dropped(handle))
     }
 
-    fn fetch(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
+    fn fetch(&mut self, worker: usize, handle: Handle) -> Result {
         let me = self.workers[worker].member;
         let question = match self.workers[worker].machine.question(handle, "to_here()") {
             Ok(question) => question,
@@ -227,11 +227,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn question_arrives(
-        &mut self,
-        fetch: FetchId,
-        question: Fetch,
-    ) -> Result<(), Violation> {
+    pub(super) fn question_arrives(&mut self, fetch: FetchId, question: Fetch) -> Result {
         // The process that now has the owner's id receives the question.
         let worker = question.owner.id.0 as usize;
         if self.workers[worker].doing == Doing::Nothing {
@@ -247,7 +243,7 @@ impl World {
         to: Member,
         rref: RRefId,
         fork: ForkId,
-    ) -> Result<(), Violation> {
+    ) -> Result {
         let answer_at = self.time.now + self.latency();
         let failed = Event::Tell(from, Input::CreationFailed(fork));
         let Some(worker) = self.running(to) else {
@@ -282,11 +278,7 @@ impl World {
         self.collect(worker)
     }
 
-    pub(super) fn reference_arrives(
-        &mut self,
-        to: Member,
-        data: ForkData,
-    ) -> Result<(), Violation> {
+    pub(super) fn reference_arrives(&mut self, to: Member, data: ForkData) -> Result {
         let Some(worker) = self.running(to) else {
             self.over(data.fork);
             if self.time.random.bool() {

@@ -7,11 +7,11 @@ use rdzv_rpc_proto::rref::{Input, Member, References};
 use super::model::Stage;
 use super::plan::Act;
 use super::world::{Doing, Event, World, pair};
-use crate::Violation;
+use crate::Result;
 use crate::scheduler::nanos;
 
 impl World {
-    pub(super) fn act(&mut self, worker: usize, act: Act) -> Result<(), Violation> {
+    pub(super) fn act(&mut self, worker: usize, act: Act) -> Result {
         self.note(worker, || format!("{act:?}"));
         let doing = self.workers[worker].doing;
         match act {
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Makes a worker wait, with everything that it holds.
-    pub(super) fn rest(&mut self, worker: usize) -> Result<(), Violation> {
+    pub(super) fn rest(&mut self, worker: usize) -> Result {
         self.wait_for_the_end(worker);
         self.tell(worker, Input::Quiesce)
     }
@@ -109,7 +109,7 @@ impl World {
     }
 
     /// Makes a worker release everything and wait.
-    pub(super) fn shut_down(&mut self, worker: usize) -> Result<(), Violation> {
+    pub(super) fn shut_down(&mut self, worker: usize) -> Result {
         let me = self.workers[worker].member;
         self.wait_for_the_end(worker);
         self.workers[worker].handles.clear();
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Ends a leaving worker, drained or not.
-    pub(super) fn gone(&mut self, member: Member) -> Result<(), Violation> {
+    pub(super) fn gone(&mut self, member: Member) -> Result {
         if let Some(worker) = self.running(member) {
             self.stop(worker);
             self.tell_others(worker, 90, Input::Left);

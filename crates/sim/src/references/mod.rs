@@ -33,12 +33,12 @@ mod outputs;
 pub mod plan;
 pub mod world;
 
-use crate::Violation;
+use crate::Result;
 use crate::trace::Trace;
 
 use world::{Report, World};
 
 /// Runs the plan of a seed to its end.
-pub fn run(seed: u64, trace: Trace) -> Result<Report, Violation> {
+pub fn run(seed: u64, trace: Trace) -> Result<Report> {
     World::new(plan::Plan::of_seed(seed), seed, trace).run()
 }

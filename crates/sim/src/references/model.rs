@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_rpc_proto::rref::{ForkId, Handle, Member, RRefId};
 
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Progress of a fork, as its holder knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Model {
     }
 
     /// Records that the owner frees a value.
-    pub fn free(&mut self, owner: Member, rref: RRefId) -> Result<(), Violation> {
+    pub fn free(&mut self, owner: Member, rref: RRefId) -> Result {
         if self.made.get(&rref) != Some(&owner) {
             return broken(format!(
                 "INV-P3: {owner} frees {rref}, which was not made there"
@@ -140,7 +140,7 @@ impl Model {
     }
 
     /// Checks that a failed fetch, or a useless reference, is justified.
-    pub fn refused(&self, holder: Member, handle: Handle, why: &str) -> Result<(), Violation> {
+    pub fn refused(&self, holder: Member, handle: Handle, why: &str) -> Result {
         match handle {
             Handle::Owner(rref) if self.may_never_come(rref, holder) => Ok(()),
             Handle::Owner(rref) => broken(format!("INV-P3: the owner of {rref} is refused: {why}")),
@@ -152,7 +152,7 @@ impl Model {
     }
 
     /// Fails unless every value of a live owner was freed.
-    pub fn all_freed(&self) -> Result<(), Violation> {
+    pub fn all_freed(&self) -> Result {
         for (rref, owner) in &self.made {
             if self.alive.contains(owner) && !self.freed.contains(rref) {
                 return broken(format!("INV-P4: {rref} is never freed"));

@@ -9,11 +9,11 @@ use rdzv_rpc_proto::rref::{
 
 use super::model::Stage;
 use super::world::{Doing, Event, World, pair};
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 impl World {
     /// Applies the outputs of a machine.
-    pub(super) fn collect(&mut self, worker: usize) -> Result<(), Violation> {
+    pub(super) fn collect(&mut self, worker: usize) -> Result {
         let machine = &mut self.workers[worker].machine;
         let outputs: Vec<_> = std::iter::from_fn(|| machine.poll_output()).collect();
         let me = self.workers[worker].member;
@@ -41,7 +41,7 @@ impl World {
         Ok(())
     }
 
-    fn apply(&mut self, worker: usize, me: Member, output: Output) -> Result<(), Violation> {
+    fn apply(&mut self, worker: usize, me: Member, output: Output) -> Result {
         match output {
             Output::Send(batch) => self.send(batch),
             Output::Confirmed(fork) => return self.confirmed(fork),
@@ -59,7 +59,7 @@ impl World {
         Ok(())
     }
 
-    fn confirmed(&mut self, fork: ForkId) -> Result<(), Violation> {
+    fn confirmed(&mut self, fork: ForkId) -> Result {
         let excused = self.model.is_excused(fork);
         let Some(it) = self.model.forks.get_mut(&fork) else {
             return broken(format!("fork {fork} was never made"));
@@ -79,7 +79,7 @@ impl World {
         Ok(())
     }
 
-    fn fork_broke(&mut self, fork: ForkId, failure: &ReferenceFailure) -> Result<(), Violation> {
+    fn fork_broke(&mut self, fork: ForkId, failure: &ReferenceFailure) -> Result {
         self.report.refused += 1;
         let Some(it) = self.model.forks.get(&fork) else {
             return broken(format!("fork {fork} was never made"));
@@ -93,11 +93,7 @@ impl World {
         Ok(())
     }
 
-    fn answered(
-        &mut self,
-        fetch: FetchId,
-        answer: Result<(), ReferenceFailure>,
-    ) -> Result<(), Violation> {
+    fn answered(&mut self, fetch: FetchId, answer: Result<(), ReferenceFailure>) -> Result {
         let Some((asker, handle)) = self.questions.remove(&fetch) else {
             return broken(format!("{fetch:?} is answered twice"));
         };
@@ -125,7 +121,7 @@ impl World {
     fn send(&mut self, batch: Batch) {
         self.report.batches += 1;
         self.report.messages += batch.messages.len() as u64;
-        let asks = |message: &&Control| matches!(message, Control::CreationAsk { .. });
+        let asks = |message: &&Control| matches!(message, Control::CreationAsk(_));
         self.report.awaited += batch.messages.iter().filter(asks).count() as u64;
         let copies = 1 + u32::from(self.time.chance(self.plan.doubled));
         for _ in 0..copies {

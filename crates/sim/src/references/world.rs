@@ -13,7 +13,7 @@ use super::model::Model;
 use super::plan::{Act, End, Plan};
 use crate::scheduler::{Scheduler, due, nanos};
 use crate::trace::Trace;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Time after the last dropped handle within which nothing may be left.
 const DRAINED_AFTER: Duration = Duration::from_secs(200);
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Runs all events until nothing is left to do, and checks the result.
-    pub fn run(mut self) -> Result<Report, Violation> {
+    pub fn run(mut self) -> Result<Report> {
         let bound = BUSY * (self.plan.operations + 100);
         let mut ends_at = u64::MAX;
         while let Some(event) = self.time.pop() {
@@ -165,7 +165,7 @@ impl World {
         Ok(self.report)
     }
 
-    fn check_end(&self) -> Result<(), Violation> {
+    fn check_end(&self) -> Result {
         for worker in &self.workers {
             let (member, machine) = (worker.member, &worker.machine);
             match (worker.doing, self.plan.end) {
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+    fn happen(&mut self, event: Event) -> Result {
         match event {
             Event::Act(worker, act) => self.act(worker, act),
             Event::Operate => {
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    fn ends(&mut self) -> Result<(), Violation> {
+    fn ends(&mut self) -> Result {
         self.ending = true;
         self.cut.values_mut().for_each(|end| *end = 0);
         for worker in 0..self.workers.len() {
@@ -252,7 +252,7 @@ impl World {
         (it.member == member && it.doing != Doing::Nothing).then_some(worker)
     }
 
-    fn notice(&mut self, member: Member, mut input: Input<'static>) -> Result<(), Violation> {
+    fn notice(&mut self, member: Member, mut input: Input<'static>) -> Result {
         let Some(worker) = self.running(member) else {
             return Ok(());
         };
@@ -272,7 +272,7 @@ impl World {
     }
 
     /// Passes an input to a machine, and applies its outputs.
-    pub(super) fn tell(&mut self, worker: usize, input: Input<'_>) -> Result<(), Violation> {
+    pub(super) fn tell(&mut self, worker: usize, input: Input<'_>) -> Result {
         if self.workers[worker].doing == Doing::Nothing {
             return Ok(());
         }

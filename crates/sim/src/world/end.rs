@@ -8,11 +8,11 @@ use rdzv_store_proto::wire::request;
 
 use super::{World, id};
 use crate::client::{MEMBERS, State};
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 impl World {
     /// Fails if a client still waits for something that exists.
-    pub(super) fn check_end(&mut self) -> Result<(), Violation> {
+    pub(super) fn check_end(&mut self) -> Result {
         let probe = id(self.clients.len());
         self.handle(Input::Connected(probe, None));
         self.ask(probe, |out| request::preamble(out, 0));

@@ -134,7 +134,7 @@ pub enum Output {
     /// Answer to a request.
     ///
     /// `Ok`: the value, or the error of its function, exists.
-    Fetched(FetchId, Result<(), ReferenceFailure>),
+    Fetched(FetchId, Result),
     /// A member is lost, and its forks were released.
     Lost {
         /// Member that is lost.
@@ -270,3 +270,6 @@ pub enum ReferenceFailure {
     #[error("cannot create {0}: {1}")]
     Refused(RRefId, &'static str),
 }
+
+/// [`std::result::Result`] of a reference.
+pub type Result<T = (), E = ReferenceFailure> = std::result::Result<T, E>;

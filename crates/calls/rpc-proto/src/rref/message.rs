@@ -17,20 +17,11 @@ pub enum Control {
         creator: Option<Member>,
     },
     /// Owner to user: the fork is entered.
-    ForkAck {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkAck(ForkId),
     /// Owner to user: the value no longer exists.
-    ForkRefused {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkRefused(ForkId),
     /// Receiver to parent: the parent need no longer keep its own fork.
-    ChildAccept {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ChildAccept(ForkId),
     /// User to owner: the user has released its fork.
     UserDelete {
         /// Id of the value.
@@ -58,30 +49,15 @@ pub enum Control {
     /// Owner to creator: asks whether the request for this value will still come.
     ///
     /// Other members already refer to the value.
-    CreationAsk {
-        /// Id of the value.
-        rref: RRefId,
-    },
+    CreationAsk(RRefId),
     /// Creator to owner: no request for this value is outstanding.
-    CreationOver {
-        /// Id of the value.
-        rref: RRefId,
-    },
+    CreationOver(RRefId),
     /// Parent to receiver: asks whether this fork has arrived.
-    ForkAsk {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkAsk(ForkId),
     /// Receiver to parent: the fork has arrived.
-    ForkPresent {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkPresent(ForkId),
     /// Receiver to parent: the fork has not arrived, and is refused from now on.
-    ForkUnknown {
-        /// Id of the fork.
-        fork: ForkId,
-    },
+    ForkUnknown(ForkId),
     /// Any member: requests an acknowledgement.
     Probe,
 }

@@ -33,7 +33,9 @@ impl AsRef<[u8]> for Block {
         // SAFETY: the block is in the mapping, which lives as long as `self`. Until `self` is
         // dropped, no other block gets the same memory. No other process can write, and a writer in
         // this process has exclusive access to `self`.
-        unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
+        unsafe {
+            slice::from_raw_parts(self.arena.memory.as_mut_ptr().add(self.offset), self.length)
+        }
     }
 }
 
@@ -42,7 +44,7 @@ impl AsMut<[u8]> for Block {
         // SAFETY: as above. Borrowers read only frozen bytes, and after the freeze no code has
         // `self`.
         unsafe {
-            slice::from_raw_parts_mut(self.arena.memory.start().add(self.offset), self.length)
+            slice::from_raw_parts_mut(self.arena.memory.as_mut_ptr().add(self.offset), self.length)
         }
     }
 }

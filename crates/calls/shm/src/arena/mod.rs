@@ -122,7 +122,7 @@ impl Arena {
 
     /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
-        self.0.memory.length()
+        self.0.memory.len()
     }
 
     /// Returns the number of unused bytes.
@@ -167,7 +167,7 @@ impl Arena {
 impl Shared {
     /// Returns the address of the first byte.
     fn start(&self) -> usize {
-        self.memory.start() as usize
+        self.memory.as_mut_ptr() as usize
     }
 
     fn unpin(&self, generation: u32, count: u64) {
@@ -223,7 +223,7 @@ fn find(address: usize) -> Option<Arc<Shared>> {
     // The last handle must not be dropped while the list is locked, because the drop changes the
     // list.
     drop(arenas);
-    shared.filter(|shared| address < start + shared.memory.length())
+    shared.filter(|shared| address < start + shared.memory.len())
 }
 
 /// `true` if the other end of a pair of sockets is closed in all processes.

@@ -38,8 +38,8 @@ pub fn is_leased(bytes: &Bytes) -> bool {
 
 impl PeerArena {
     fn range(&self) -> (usize, usize) {
-        let start = self.memory.start() as usize;
-        (start, start + self.memory.length())
+        let start = self.memory.as_mut_ptr() as usize;
+        (start, start + self.memory.len())
     }
 
     /// Opens the arena of this id and capacity that a peer passed.
@@ -89,13 +89,13 @@ impl PeerArena {
             .zip(usize::try_from(location.length).ok())
             .filter(|(offset, length)| {
                 let end = offset.checked_add(*length);
-                location.arena == self.id && end.is_some_and(|end| end <= self.memory.length())
+                location.arena == self.id && end.is_some_and(|end| end <= self.memory.len())
             });
         let Some((offset, length)) = range else {
             let found = format!(
                 "{location:?} is not in arena {} of {} bytes",
                 self.id,
-                self.memory.length()
+                self.memory.len()
             );
             return Err(ShmError::refused("bytes in an arena", found));
         };
@@ -125,7 +125,9 @@ impl AsRef<[u8]> for Lease {
         // SAFETY: `slice` has compared the end with that of the mapping, which lives as long as
         // `self`, and cannot shrink. The owner has promised not to write to leased bytes. If it
         // writes anyway, the bytes are different ones, and all values of bytes are valid.
-        unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
+        unsafe {
+            slice::from_raw_parts(self.arena.memory.as_mut_ptr().add(self.offset), self.length)
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{WorkerIdentity, WorkerLocation};
 /// One worker of a group.
 /// A field is `None` before the first rendezvous, or before the start of the worker. torchelastic
 /// uses -1 in this case, and so do the methods ending in `_or_unset`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Worker {
     /// Location of the worker, once it was started.
     pub id: Option<WorkerLocation>,
@@ -27,12 +27,8 @@ impl Worker {
     /// Returns a worker before its first rendezvous.
     pub fn new(local_rank: LocalRank) -> Self {
         Self {
-            id: None,
             local_rank,
-            global_rank: None,
-            role_rank: None,
-            world_size: None,
-            role_world_size: None,
+            ..Self::default()
         }
     }
 

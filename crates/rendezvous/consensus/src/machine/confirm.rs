@@ -22,7 +22,7 @@ impl Consensus {
     pub(super) fn confirm(&mut self, token: u64) {
         if self.node.raft.state != StateRole::Leader {
             self.outbox.push(Output::Unconfirmed(token));
-        } else if !self.settings.rules.has(ConsensusRule::MajorityConfirms) {
+        } else if !self.follows(ConsensusRule::MajorityConfirms) {
             self.outbox.push(Output::Confirmed(token));
         } else {
             self.questions.waiting.push_back(token);

@@ -27,11 +27,7 @@ impl Consensus {
             }
             let messages = ready.take_messages();
             let persisted = ready.take_persisted_messages();
-            let early: Vec<Entry> = if self
-                .settings
-                .rules
-                .has(ConsensusRule::OnlyCommittedIsApplied)
-            {
+            let early: Vec<Entry> = if self.follows(ConsensusRule::OnlyCommittedIsApplied) {
                 Vec::new()
             } else {
                 std::mem::take(&mut committed)
@@ -49,11 +45,7 @@ impl Consensus {
             let messages = light.take_messages();
             self.send(messages);
             committed.extend(light.take_committed_entries());
-            if !self
-                .settings
-                .rules
-                .has(ConsensusRule::OnlyCommittedIsApplied)
-            {
+            if !self.follows(ConsensusRule::OnlyCommittedIsApplied) {
                 committed.retain(|entry| entry.entry_type != EntryType::EntryNormal);
                 committed.extend(early);
             }
@@ -77,7 +69,7 @@ impl Consensus {
 
     fn append(&mut self, entries: &[Entry]) {
         let last = self.node.store().last();
-        let kept = if self.settings.rules.has(ConsensusRule::ConflictsAreReplaced) {
+        let kept = if self.follows(ConsensusRule::ConflictsAreReplaced) {
             0
         } else {
             entries.iter().filter(|entry| entry.index <= last).count()
@@ -121,10 +113,7 @@ impl Consensus {
             return;
         };
         let follows = self.node.raft.state != StateRole::Leader;
-        if change.is_empty()
-            && follows
-            && !self.settings.rules.has(ConsensusRule::FollowersLeaveJoint)
-        {
+        if change.is_empty() && follows && !self.follows(ConsensusRule::FollowersLeaveJoint) {
             return;
         }
         // A change that is impossible here is impossible at every member, so it changes nothing.
@@ -176,7 +165,7 @@ impl Consensus {
         }
         let begins = leads && !(was.leads && was.term == term);
         if begins {
-            let last = if self.settings.rules.has(ConsensusRule::TimeGoesOn) {
+            let last = if self.follows(ConsensusRule::TimeGoesOn) {
                 self.time_of_log()
             } else {
                 self.now
@@ -218,13 +207,11 @@ impl Consensus {
     /// The library would continue to lead, and would end the process at the next commit. This
     /// happens if an earlier leader proposed the removal and then ended.
     fn step_down(&mut self) {
-        let raft = &mut self.node.raft;
-        if raft.state == StateRole::Leader
-            && !self.configuration.is_voter(self.id)
-            && self.settings.rules.has(ConsensusRule::LeadersHandOver)
-        {
-            let term = raft.term;
-            raft.become_follower(term, raft::INVALID_ID);
+        let leads = self.node.raft.state == StateRole::Leader;
+        let is_voter = self.configuration.is_voter(self.id);
+        if leads && !is_voter && self.follows(ConsensusRule::LeadersHandOver) {
+            let term = self.node.raft.term;
+            self.node.raft.become_follower(term, raft::INVALID_ID);
             self.announce();
         }
     }

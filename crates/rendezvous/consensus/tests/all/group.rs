@@ -52,7 +52,7 @@ impl Group {
                 truncate_after: 10,
                 ..Settings::default()
             };
-            let member = Consensus::bootstrap(group.now, settings, *one, &ids, b"begin");
+            let member = Consensus::bootstrap(group.now, settings, *one, &ids, b"begin", 1);
             group.members.insert(*one, member);
         }
         group.handle(id(1), Input::Tick);

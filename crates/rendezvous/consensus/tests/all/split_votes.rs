@@ -28,7 +28,7 @@ impl Group {
     fn of<const N: usize>(rates: [u64; N]) -> Self {
         let ids: [VoterId; N] = std::array::from_fn(|index| id(index as u64 + 1));
         let (now, settings) = (Now::default(), Settings::default());
-        let bootstrap = |one| Consensus::bootstrap(now, settings, one, &ids, b"");
+        let bootstrap = |one| Consensus::bootstrap(now, settings, one, &ids, b"", 1);
         let mut group = Self {
             members: ids.map(|one| (one, bootstrap(one))).into(),
             rates: ids.into_iter().zip(rates).collect(),

@@ -112,7 +112,7 @@ impl Voter {
     /// Enters a new group as one of its first voters.
     fn bootstrap(&mut self, now: Now, id: GroupId, voters: Vec<VoterId>) {
         let (own, settings) = (self.id, self.settings.consensus());
-        let consensus = Consensus::bootstrap(now, settings, own, &voters, &[]);
+        let consensus = Consensus::bootstrap(now, settings, own, &voters, &[], 1);
         self.outbox.push(Output::Log(Fact::Founded {
             voters: self.settings.endpoints.clone(),
         }));

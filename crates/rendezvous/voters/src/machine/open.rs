@@ -170,7 +170,7 @@ impl Voter {
         let (id, settings) = (self.id, self.settings.consensus());
         let rules = self.settings.rules;
         let after = if rules.has(Rule::TermsGoOn) { term } else { 0 };
-        let consensus = Consensus::bootstrap_after(now, settings, id, &[id], &state, after);
+        let consensus = Consensus::bootstrap(now, settings, id, &[id], &state, after);
         let number = if rules.has(Rule::GroupsAreNumbered) {
             term.max(1)
         } else {

@@ -12,7 +12,7 @@ use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
 use crate::scheduler::nanos;
-use crate::{Violation, broken};
+use crate::{Result, broken};
 
 /// Returns the endpoint of the agent's end of a connection.
 pub(super) fn peer_address(id: ConnId) -> String {
@@ -60,7 +60,7 @@ impl World {
         (!found.is_empty()).then(|| found[self.time.random.usize(0..found.len())])
     }
 
-    pub(super) fn dial(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn dial(&mut self, it: usize) -> Result {
         match self.coordinator_for(it) {
             Some(coordinator) => {
                 let id = self.new_link(it, coordinator, true);
@@ -75,11 +75,7 @@ impl World {
         }
     }
 
-    pub(super) fn tell_agent(
-        &mut self,
-        it: usize,
-        input: agent::Input<'_>,
-    ) -> Result<(), Violation> {
+    pub(super) fn tell_agent(&mut self, it: usize, input: agent::Input<'_>) -> Result {
         self.time.log(format!("n{it}"), || format!("◄ {input:?}"));
         let now = self.now(it);
         let Some(client) = &mut self.machines[it].client else {
@@ -98,7 +94,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn of_agent(&mut self, it: usize, output: agent::Output) -> Result<(), Violation> {
+    pub(super) fn of_agent(&mut self, it: usize, output: agent::Output) -> Result {
         let (now, life) = (self.time.now, self.machines[it].life);
         match output {
             agent::Output::Dial => {
@@ -166,7 +162,7 @@ impl World {
         }
     }
 
-    pub(super) fn workers_are_gone(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn workers_are_gone(&mut self, it: usize) -> Result {
         self.machines[it].workers = None;
         self.tell_fence(it, fence::Input::Gone)?;
         let life = self.machines[it].life;
@@ -196,7 +192,7 @@ impl World {
         self.time.after(again, Event::Begin(it));
     }
 
-    pub(super) fn tell_fence(&mut self, it: usize, input: fence::Input) -> Result<(), Violation> {
+    pub(super) fn tell_fence(&mut self, it: usize, input: fence::Input) -> Result {
         let now = self.now(it);
         self.machines[it].fence.handle(now, input);
         while let Some(signal) = self.machines[it].fence.poll_output() {
@@ -214,12 +210,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn signalled(
-        &mut self,
-        it: usize,
-        start: u64,
-        signal: fence::Output,
-    ) -> Result<(), Violation> {
+    pub(super) fn signalled(&mut self, it: usize, start: u64, signal: fence::Output) -> Result {
         self.time.log(format!("n{it}"), || format!("{signal:?}"));
         let Some((_, of, stopped)) = &mut self.machines[it].workers else {
             return Ok(());

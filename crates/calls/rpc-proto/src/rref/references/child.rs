@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::user::State;
 use super::{Phase, References, Timer};
 use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
-use crate::rref::io::ReferenceFailure;
+use crate::rref::io::{ReferenceFailure, Result};
 use crate::rref::message::Control;
 use rdzv_core::time::{Mono, Now};
 
@@ -46,12 +46,7 @@ impl References {
     /// # Errors
     ///
     /// [`ReferenceFailure`] if the reference is no longer usable, or its owner is lost.
-    pub fn fork(
-        &mut self,
-        now: Now,
-        handle: Handle,
-        to: Member,
-    ) -> Result<ForkData, ReferenceFailure> {
+    pub fn fork(&mut self, now: Now, handle: Handle, to: Member) -> Result<ForkData> {
         self.outbox.assert_drained();
         let deleted = || ReferenceFailure::Deleted {
             handle,
@@ -159,16 +154,16 @@ impl References {
         let after = child.ask_again_after;
         child.ask_again_after = (after * 2).min(ASK_AT_LEAST_EVERY.max(self.settings.ask_after));
         self.ask_soon(now, fork, after);
-        self.send_later(now, to, Control::ForkAsk { fork });
+        self.send_later(now, to, Control::ForkAsk(fork));
     }
 
     pub(super) fn fork_asked(&mut self, now: Now, from: Member, fork: ForkId) {
         let holds = |user: &super::user::User| !matches!(user.state, State::Broken(_));
         let answer = if self.users.get(&fork).is_some_and(holds) {
-            Control::ForkPresent { fork }
+            Control::ForkPresent(fork)
         } else {
             self.refuse(now, fork);
-            Control::ForkUnknown { fork }
+            Control::ForkUnknown(fork)
         };
         self.send_later(now, from, answer);
     }
@@ -190,7 +185,7 @@ impl References {
     /// Notifies the sender of a reference that the reference is not accepted here.
     pub(super) fn decline(&mut self, now: Now, data: &ForkData) {
         if !self.users.contains_key(&data.fork) {
-            self.send(now, data.parent, Control::ForkUnknown { fork: data.fork });
+            self.send(now, data.parent, Control::ForkUnknown(data.fork));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::References;
 use crate::rref::ident::{FetchId, ForkId, Member, RRefId};
-use crate::rref::io::{Fetch, Output, ReferenceFailure};
+use crate::rref::io::{Fetch, Output, ReferenceFailure, Result};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
@@ -72,7 +72,7 @@ impl References {
     /// # Errors
     ///
     /// [`ReferenceFailure::Stopping`] after the end.
-    pub fn create(&mut self) -> Result<RRefId, ReferenceFailure> {
+    pub fn create(&mut self) -> Result<RRefId> {
         self.outbox.assert_drained();
         self.must_work()?;
         let rref = RRefId(self.id());
@@ -103,12 +103,7 @@ impl References {
     /// # Errors
     ///
     /// [`ReferenceFailure`] if the creator has abandoned the request or is lost, or after the end.
-    pub fn creation_arrived(
-        &mut self,
-        from: Member,
-        rref: RRefId,
-        fork: ForkId,
-    ) -> Result<(), ReferenceFailure> {
+    pub fn creation_arrived(&mut self, from: Member, rref: RRefId, fork: ForkId) -> Result {
         self.outbox.assert_drained();
         self.must_work()?;
         if rref.0.created_on != from.id || from.id == self.me.id {
@@ -191,7 +186,7 @@ impl References {
         now: Now,
         rref: RRefId,
         creator: Option<Member>,
-    ) -> Result<&mut Owned, ReferenceFailure> {
+    ) -> Result<&mut Owned> {
         if !self.owned.contains_key(&rref) {
             let may_come = |creator: &Member| {
                 *creator != self.me
@@ -204,7 +199,7 @@ impl References {
             self.must_work()?;
             self.owned
                 .insert(rref, Owned::new(Value::Awaited { creator }));
-            self.send(now, creator, Control::CreationAsk { rref });
+            self.send(now, creator, Control::CreationAsk(rref));
         }
         self.owned
             .get_mut(&rref)
@@ -223,9 +218,9 @@ impl References {
             .known_or_awaited(now, rref, creator)
             .is_ok_and(|owned| *owned.forks.entry(fork).or_insert(from) == from);
         let answer = if entered {
-            Control::ForkAck { fork }
+            Control::ForkAck(fork)
         } else {
-            Control::ForkRefused { fork }
+            Control::ForkRefused(fork)
         };
         self.send(now, from, answer);
     }

@@ -7,7 +7,7 @@ use super::child::Child;
 use super::owner::Owned;
 use super::{Phase, References};
 use crate::rref::ident::{ForkId, Member, RRefId};
-use crate::rref::io::{Leak, Output, ReferenceFailure};
+use crate::rref::io::{Leak, Output, ReferenceFailure, Result};
 use crate::rref::message::{Batch, Control};
 use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
@@ -16,7 +16,7 @@ use rdzv_core::time::Now;
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 
 impl References {
-    pub(super) fn must_work(&self) -> Result<(), ReferenceFailure> {
+    pub(super) fn must_work(&self) -> Result {
         match self.phase {
             Phase::Ended => Err(ReferenceFailure::Stopping),
             _ => Ok(()),

@@ -2,7 +2,7 @@
 
 use super::References;
 use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
-use crate::rref::io::{Adopted, Fetch, Output, ReferenceFailure, UserInfo};
+use crate::rref::io::{Adopted, Fetch, Output, ReferenceFailure, Result, UserInfo};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
@@ -64,7 +64,7 @@ impl References {
     ///
     /// [`ReferenceFailure::Stopping`] after the end, [`ReferenceFailure::OwnerLost`] if that member
     /// is lost.
-    pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId), ReferenceFailure> {
+    pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId)> {
         self.outbox.assert_drained();
         self.must_work()?;
         if owner == self.me {
@@ -89,7 +89,7 @@ impl References {
     /// # Errors
     ///
     /// [`ReferenceFailure`] if the reference is no longer usable. Its sender is notified.
-    pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
+    pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted> {
         self.outbox.assert_drained();
         let adopted = self.try_adopt(now, data);
         if adopted.is_err() {
@@ -99,7 +99,7 @@ impl References {
         adopted
     }
 
-    fn try_adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
+    fn try_adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted> {
         let ForkData {
             owner,
             rref,
@@ -140,7 +140,7 @@ impl References {
         })
     }
 
-    fn adopt_at_owner(&mut self, now: Now, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
+    fn adopt_at_owner(&mut self, now: Now, data: &ForkData) -> Result<Adopted> {
         let ForkData {
             rref, fork, parent, ..
         } = *data;
@@ -148,7 +148,7 @@ impl References {
         let owned = self.known_or_awaited(now, rref, data.creator)?;
         if parent != me {
             owned.handles += 1;
-            self.send(now, parent, Control::ChildAccept { fork });
+            self.send(now, parent, Control::ChildAccept(fork));
         } else if owned.forks.get(&fork) == Some(&me) {
             owned.handles += 1;
             owned.forks.remove(&fork);
@@ -164,11 +164,7 @@ impl References {
     /// # Errors
     ///
     /// [`ReferenceFailure`] if the fork is no longer usable. The error names `operation`.
-    pub fn question(
-        &self,
-        handle: Handle,
-        operation: &'static str,
-    ) -> Result<Fetch, ReferenceFailure> {
+    pub fn question(&self, handle: Handle, operation: &'static str) -> Result<Fetch> {
         let deleted = ReferenceFailure::Deleted { handle, operation };
         if self.must_work().is_err() {
             return Err(deleted);
@@ -240,47 +236,35 @@ impl References {
     }
 
     fn confirm(&mut self, now: Now, fork: ForkId) {
-        let Some(user) = self.users.get_mut(&fork) else {
-            return;
-        };
-        user.creator = None;
-        let before = std::mem::replace(&mut user.state, State::Confirmed);
-        match before {
-            State::Creating => {
-                let rref = user.rref;
-                self.creations.remove(&rref);
-            }
-            State::Requested { parent } => {
-                self.send_later(now, parent, Control::ChildAccept { fork });
-            }
-            State::Confirmed => return,
-            State::Broken(failure) => {
-                user.state = State::Broken(failure);
-                return;
-            }
+        if let Some(user) = self.users.get_mut(&fork) {
+            user.creator = None;
         }
-        self.outbox.push(Output::Confirmed(fork));
-        self.release_fork(now, fork);
+        self.settle(now, fork, State::Confirmed, Output::Confirmed(fork));
     }
 
     /// Marks a fork as no longer usable.
     pub(super) fn break_fork(&mut self, now: Now, fork: ForkId, failure: ReferenceFailure) {
+        let state = State::Broken(failure.clone());
+        self.settle(now, fork, state, Output::Broken(fork, failure));
+    }
+
+    /// Ends what waits for the confirmation of a fork.
+    fn settle(&mut self, now: Now, fork: ForkId, state: State, output: Output) {
         let Some(user) = self.users.get_mut(&fork) else {
             return;
         };
         let rref = user.rref;
-        let before = std::mem::replace(&mut user.state, State::Broken(failure.clone()));
-        match before {
+        match std::mem::replace(&mut user.state, state) {
             State::Creating => {
                 self.creations.remove(&rref);
             }
             // The parent need not wait any longer, whatever becomes of the fork.
             State::Requested { parent } => {
-                self.send_later(now, parent, Control::ChildAccept { fork });
+                self.send_later(now, parent, Control::ChildAccept(fork));
             }
             State::Confirmed | State::Broken(_) => {}
         }
-        self.outbox.push(Output::Broken(fork, failure));
+        self.outbox.push(output);
         self.release_fork(now, fork);
     }
 
@@ -321,7 +305,7 @@ impl References {
 
     pub(super) fn creation_asked(&mut self, now: Now, from: Member, rref: RRefId) {
         if !self.creations.contains_key(&rref) {
-            self.send(now, from, Control::CreationOver { rref });
+            self.send(now, from, Control::CreationOver(rref));
         }
     }
 

@@ -77,7 +77,7 @@ impl Town {
                     for (number, message) in (batch.first..).zip(&batch.messages) {
                         if self.seen.insert((batch.from, batch.to, number)) {
                             let text = format!("{message:?}");
-                            let name = text.split([' ', '{']).next().unwrap_or_default();
+                            let name = text.split([' ', '(']).next().unwrap_or_default();
                             self.said
                                 .push(format!("{}→{} {name}", batch.from.id, batch.to.id));
                         }
@@ -117,7 +117,7 @@ impl Town {
         data
     }
 
-    fn adopt(&mut self, at: usize, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
+    fn adopt(&mut self, at: usize, data: &ForkData) -> io::Result<Adopted> {
         let adopted = self.members[at].adopt(self.now, data);
         self.collect(at);
         adopted
