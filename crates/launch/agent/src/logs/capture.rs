@@ -169,9 +169,10 @@ impl Capture {
                 .retain(|terminal| terminal.strong_count() > 0);
             self.terminals.push(Arc::downgrade(&reader));
         }
-        let file = match Console::get().is_one_file() {
-            true => Target::Stdout,
-            false => target,
+        let file = if Console::get().is_one_file() {
+            Target::Stdout
+        } else {
+            target
         };
         if !self.threads.contains_key(&file) {
             let thread = start(file, self.tails.clone(), Arc::clone(&self.unshown))?;

@@ -77,9 +77,10 @@ fn only_in(variable: &str, typed: &[String]) -> String {
         .split(',')
         .filter(|option| !typed.contains(&key(option)));
     let only: Vec<&str> = only.map(str::trim).collect();
-    match only.is_empty() {
-        true => format!("instead of those of {MERGED_VARIABLE}"),
-        false => format!("{} from {MERGED_VARIABLE}", only.join(", ")),
+    if only.is_empty() {
+        format!("instead of those of {MERGED_VARIABLE}")
+    } else {
+        format!("{} from {MERGED_VARIABLE}", only.join(", "))
     }
 }
 

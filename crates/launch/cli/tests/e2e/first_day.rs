@@ -76,10 +76,9 @@ fn variables_that_name_several_nodes_are_reported_if_no_flag_does() {
 #[test]
 fn workers_get_bare_addresses_whatever_the_flag_has() {
     for address in ["[::1]", "::1", " ::1 "] {
-        for flags in [["--local-addr", address]] {
-            let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(0);
-            assert_eq!(ended.stdout, "0 1 ::1\n", "{address}");
-        }
+        let flags = ["--local-addr", address];
+        let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(0);
+        assert_eq!(ended.stdout, "0 1 ::1\n", "{address}");
         let flags = ["--master-port", "29551", "--master-addr", address.trim()];
         let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(0);
         assert_eq!(ended.stdout, "0 1 ::1\n", "{address}");
