@@ -83,16 +83,16 @@ fn a_prompt_without_a_flag_is_shown_while_the_worker_waits_and_is_repeated_whole
 
 #[test]
 fn a_redrawn_line_is_shown_once_for_each_state() {
-    let script = "if test $RANK = 0; then printf '\\r10%%'; read go < go; printf '\\r20%%'; read go < go; echo
+    let script = "if test $RANK = 0; then printf '\\r10%%'; read go < go; printf '\\r20%%'; read again < again; echo
         else read other < other; echo other; fi";
     let job = run_shell("--nproc-per-node 2", script).own_face();
-    let running = job.pipe("go").pipe("other").start();
+    let running = job.pipe("go").pipe("again").pipe("other").start();
     running.stdout.await_text("\r10%", 1);
     running.write("other", "x\n");
     running.stdout.await_text("other\n", 1);
     running.write("go", "x\n");
     running.stdout.await_text("\r20%", 1);
-    running.write("go", "x\n");
+    running.write("again", "x\n");
     assert_eq!(running.wait().expect(0).stdout, "\r10%\nother\n\r20%\n");
 }
 
