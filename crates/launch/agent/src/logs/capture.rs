@@ -169,21 +169,8 @@ impl Capture {
                 .retain(|terminal| terminal.strong_count() > 0);
             self.terminals.push(Arc::downgrade(&reader));
         }
-<<<<<<< HEAD
         let is_one = Console::get().is_one_file();
         let file = if is_one { Target::Stdout } else { target };
-||||||| 16335cf4
-        let file = match Console::get().is_one_file() {
-            true => Target::Stdout,
-            false => target,
-        };
-=======
-        let file = if Console::get().is_one_file() {
-            Target::Stdout
-        } else {
-            target
-        };
->>>>>>> 7b340ef3b0ca61d7328fce5dca5cf4f76c62c463
         if !self.threads.contains_key(&file) {
             let thread = start(file, self.tails.clone(), Arc::clone(&self.unshown))?;
             self.threads.insert(file, thread);

@@ -78,19 +78,8 @@ fn only_in(variable: &str, typed: &[String]) -> String {
         .split(',')
         .filter(|option| !typed.contains(&key(option)));
     let only: Vec<&str> = only.map(str::trim).collect();
-<<<<<<< HEAD
     if only.is_empty() {
         return format!("instead of those of {MERGED_VARIABLE}");
-||||||| 16335cf4
-    match only.is_empty() {
-        true => format!("instead of those of {MERGED_VARIABLE}"),
-        false => format!("{} from {MERGED_VARIABLE}", only.join(", ")),
-=======
-    if only.is_empty() {
-        format!("instead of those of {MERGED_VARIABLE}")
-    } else {
-        format!("{} from {MERGED_VARIABLE}", only.join(", "))
->>>>>>> 7b340ef3b0ca61d7328fce5dca5cf4f76c62c463
     }
     format!("{} from {MERGED_VARIABLE}", only.join(", "))
 }

@@ -97,7 +97,7 @@ impl Client {
         let endpoint = &options.endpoint;
         let found = resolve(&endpoint.host, endpoint.port, Some(options.read_timeout));
         let addresses = found.unwrap_or_default();
-        let endpoint = match addresses.first() {
+        let described = match addresses.first() {
             Some(address) if address.to_string() != endpoint.to_string() => {
                 format!("the etcd endpoint {endpoint} ({address})")
             }
@@ -106,7 +106,7 @@ impl Client {
         Ok(Self {
             agent: config.build().into(),
             base: format!("{scheme}://{endpoint}"),
-            endpoint,
+            endpoint: described,
             limit: options.read_timeout,
             addresses,
             closed: Arc::default(),
