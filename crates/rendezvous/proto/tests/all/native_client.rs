@@ -715,7 +715,7 @@ fn a_join_without_a_connection_ends_after_the_join_timeout() {
     at(&mut client, 7.5, Input::Disconnected("reset".to_owned()));
     let refused = at(&mut client, 8.0, Input::Tick);
     let [
-        Output::NotJoined(Failure::Refused(Refusal::JoinTimeout { joined, .. })),
+        Output::NotJoined(NativeFailure::Refused(AgentRefusal::JoinTimeout { joined, .. })),
         ..,
     ] = &refused[..]
     else {
