@@ -92,7 +92,7 @@ variables! {
     /// Agent: process id of the guard that started it. Workers never see it.
     RDZV_GUARD;
     /// Agent: numbers of the descriptors that outlive a killed agent.
-    /// The next agent inherits them from the guard. Workers never see this variable.
+    /// Each agent inherits them from the guard. Workers never see this variable.
     RDZV_KEPT;
     /// Launcher: process id of the program that called it (`rdzv.launch`).
     /// The launch ends with that program, which reads the report itself, so the report is not

@@ -18,7 +18,7 @@ use crate::{DEADLINE, Process};
 /// Number of lines that are kept above the screen.
 const HISTORY: usize = 100_000;
 
-/// A program that runs in the foreground of its own controlling terminal.
+/// A program that runs in the foreground of its controlling terminal.
 pub struct Terminal {
     process: Process,
     keys: File,

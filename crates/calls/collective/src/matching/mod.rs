@@ -193,7 +193,7 @@ impl Matching {
         // Pieces without bytes would never end.
         if bytes > left || (bytes == 0 && incoming.bytes > 0) {
             return Err(format!(
-                "it sent a piece of {bytes} bytes of message {number}, of which only {left} bytes \
+                "it sent a piece of {bytes} bytes of message {number}, but only {left} bytes \
                  were left"
             ));
         }

@@ -166,7 +166,7 @@ impl Link {
     }
 
     /// Waits for bytes or for the machine's deadline.
-    /// Passes the machine an input for whichever comes first.
+    /// Passes the machine an input for the event that comes first.
     fn receive(&mut self) {
         let remaining = match self.machine.deadline() {
             Some(deadline) => deadline.since(self.now().mono),
