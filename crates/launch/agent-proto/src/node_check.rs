@@ -50,7 +50,7 @@ mod tests {
             (
                 CheckEnd::Exited(3),
                 Some("GPU 2: fatal error\n"),
-                "it ended with 3; its last line: GPU 2: fatal error",
+                "it exited with code 3; its last line: GPU 2: fatal error",
             ),
             (
                 CheckEnd::Signalled(9),

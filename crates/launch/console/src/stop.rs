@@ -127,7 +127,7 @@ mod tests {
         };
         assert_eq!(
             stop.sentence(),
-            "Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills them"
+            "Ctrl-C: ranks 0-3 have 30 s to exit; a second Ctrl-C leaves 7.5 s, a third kills them"
         );
         let stop = Stop {
             signal: 15,
@@ -166,7 +166,7 @@ mod tests {
         );
         assert_eq!(
             killed(&[3], None)[0].text(),
-            "rdzv: rank 3 did not end within the shutdown timeout and is killed"
+            "rdzv: rank 3 did not exit within the shutdown timeout and is killed"
         );
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! If PyTorch has an error text for the same situation, rdzv uses that text.
 
+use std::fmt;
 use std::time::Duration;
 
 use rdzv_store::StoreError;
@@ -16,8 +17,9 @@ pub enum RendezvousError {
     /// The store's address is in use, often by another agent with the same rank.
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
-         ({source})\n\
-         help: give each node a different --node-rank, or choose another --master-port"
+         ({})\n\
+         help: give each node a different --node-rank, or choose another --master-port",
+        without_help(.source)
     )]
     AddressInUse {
         /// Address on which the store was to listen.
@@ -173,7 +175,7 @@ pub enum RendezvousError {
 }
 
 /// Returns the text of an error without its advice.
-fn without_help(error: &StoreError) -> String {
+pub(crate) fn without_help(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     text.split("\nhelp: ").next().unwrap_or(&text).to_owned()
 }

@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(
             text(&state, &me, 16, 20),
             "waiting for nodes: 12 of at least 16 (node-a, node-c, x0, 8 more); 8:20 left; start the same \
-             command on the others"
+             command on the other nodes"
         );
     }
 

@@ -28,7 +28,10 @@ fn ranks_that_do_not_join_are_named() {
         "{error}"
     );
     let error = join(&store(), 2, 4, SHORT).unwrap_err();
-    assert!(error.to_string().contains("without rank 0 of 4"), "{error}");
+    assert!(
+        error.to_string().contains("rank 0 of 4 have not joined"),
+        "{error}"
+    );
 }
 
 #[test]

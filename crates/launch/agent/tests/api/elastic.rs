@@ -414,7 +414,7 @@ fn a_backend_that_panics_ends_the_run_with_its_name() {
     let run = agent("exit 0");
     run.answer(|| panic!("as the test wants it"));
     run.fails(
-        "the rendezvous thread panicked at the rendezvous backend: fix this bug in the backend; \
+        "the rendezvous thread panicked at the rendezvous backend\nhelp: fix this bug in the backend; \
          stderr has the message of the panic",
     );
 }

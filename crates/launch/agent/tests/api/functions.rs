@@ -113,7 +113,7 @@ fn a_name_that_is_not_registered_is_said() {
     let result = run("forgotten", &(), 0);
     let text = result.first_failure().unwrap().cause.to_string();
     assert!(
-        text.contains("no function 'forgotten' is registered"),
+        text.contains("function 'forgotten' is not registered"),
         "{text}"
     );
 }

@@ -266,7 +266,7 @@ mod tests {
                  command on the other nodes"
             ),
             "waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} start the same command on the other nodes \u{b7} 0:04
-waiting for nodes: 3 of 4 (node-a, 2 more) \u{b7} 14:56 left \u{b7} start the same command on the other nodes \u{b7} 0:04
+waiting for nodes: 3 of 4 \u{b7} 14:56 left \u{b7} start the same command on the other nodes \u{b7} 0:04
 waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} 0:04
 waiting for nodes: 3 of 4 \u{b7} 14:56 left \u{b7} 0:04
 waiting for \u{2026} \u{b7} 14:56 left \u{b7} 0:04

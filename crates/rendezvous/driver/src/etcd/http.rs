@@ -105,7 +105,7 @@ impl Client {
         };
         Ok(Self {
             agent: config.build().into(),
-            base: format!("{scheme}://{endpoint}"),
+            base: format!("{scheme}://{}", options.endpoint),
             endpoint: described,
             limit: options.read_timeout,
             addresses,

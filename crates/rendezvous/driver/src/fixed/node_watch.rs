@@ -168,7 +168,7 @@ mod tests {
             panic!("{lost:?}");
         };
         assert_eq!(node, "10.0.0.2_417_3 (node rank 3)");
-        let how = "it is lost: its connection closed. ";
+        let how = "it is lost: its connection closed; ";
         assert!(reason.starts_with(how), "{reason}");
     }
 }

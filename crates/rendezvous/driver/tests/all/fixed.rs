@@ -114,7 +114,7 @@ fn a_second_node_0_learns_that_the_address_is_taken() {
     );
     let text = error.to_string();
     assert!(text.contains("Address already in use"), "{text}");
-    assert!(text.contains("--node-rank 0"), "{text}");
+    assert!(text.contains("--node-rank"), "{text}");
 }
 
 /// A node 0 on another host finds the store of another node 0 at the endpoint.

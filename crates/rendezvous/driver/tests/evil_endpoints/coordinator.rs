@@ -42,7 +42,7 @@ pub(crate) const ROWS: &[Row] = &[
     c10d(
         "a state without end",
         endless_state,
-        &["at most 67108864", "--rdzv-endpoint"],
+        &["limit of 67108864", "--rdzv-endpoint"],
     ),
     c10d("a state that is none", bad_state, &["corrupt", "--rdzv-id"]),
     c10d("half a state", half_a_state, &["lost"]),

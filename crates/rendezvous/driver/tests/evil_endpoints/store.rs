@@ -32,7 +32,7 @@ pub(crate) const ROWS: &[Row] = &[
     get(
         "endless value",
         endless_value,
-        &["get key key", "at most 1048576", "max_reply_bytes"],
+        &["get key key", "limit of 1048576", "max_reply_bytes"],
     ),
     get(
         "negative length",

@@ -318,10 +318,7 @@ fn events() -> Vec<(&'static str, Event)> {
             "event.refused.join_timeout.largest",
             join_timeout(u64::MAX, &[""]),
         ),
-        (
-            "event.refused.unusable",
-            unusable("the range of 3 to 2 nodes is invalid"),
-        ),
+        ("event.refused.unusable", unusable("3 to 2 nodes cannot be")),
         ("event.refused.unusable.empty", unusable("")),
         ("event.left", Event::Left),
         ("event.alive", Event::Alive(None)),

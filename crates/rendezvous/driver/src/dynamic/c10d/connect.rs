@@ -22,6 +22,7 @@ use crate::dynamic::node;
 use crate::dynamic::options::Options;
 use crate::dynamic::voters::open_group::{self, Left};
 use crate::dynamic::voters::{OwnVoter, Search};
+use crate::error::without_help;
 use crate::{Kept, Onlookers, RendezvousBackend, RendezvousError};
 
 /// Duration of one attempt to connect to a taken port, before the next bind.
@@ -340,7 +341,7 @@ fn serve_or_call(
             Err(StoreError::Listen { source, .. }) => {
                 (source.kind() != io::ErrorKind::AddrInUse).then(|| source.to_string())
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(without_help(&error)),
         };
         if !std::mem::replace(&mut is_said, true) {
             match &hindrance {

@@ -15,6 +15,7 @@ use crate::dynamic::node;
 use crate::dynamic::options::Options;
 use crate::dynamic::voters::open_group::{Left, Site, candidate};
 use crate::dynamic::voters::{Located, OwnVoter, Search, VoterCandidate, listed};
+use crate::error::without_help;
 use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
 
@@ -155,7 +156,7 @@ pub(super) fn await_coordinator(
                     onlookers.wait_for(None);
                     return Ok(native);
                 }
-                Err(error) => error.to_string(),
+                Err(error) => without_help(&error),
             },
             Err(why) => why,
         };

@@ -26,6 +26,7 @@ use super::messages::{self, Messages};
 use super::peer_failures;
 use crate::dynamic::outage::OutageWatch;
 use crate::dynamic::{Notice, SharedState, StateToken, waiting};
+use crate::error::without_help;
 use crate::runtime::{blocking, sleep};
 use crate::{Change, Observer, RendezvousError};
 
@@ -452,7 +453,7 @@ impl DriverTask {
         if self.lost.is_some() {
             return;
         }
-        self.lost = Some(error.to_string());
+        self.lost = Some(without_help(&error));
         self.interruption.end_round();
         let waited_for =
             self.joining.is_some() || !self.leaving.is_empty() || !self.closing.is_empty();

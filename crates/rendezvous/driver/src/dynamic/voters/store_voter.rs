@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(endpoints("a,b,c,d"), Ok(3));
         assert_eq!(endpoints("a,b,c,d,e,f"), Ok(5));
         for (list, text) in [
-            ("a:29400", "names 1 of the voters"),
+            ("a:29400", "names 1 voters"),
             ("a,b", "names 2 voters"),
             ("a,b,a", "is listed twice"),
             ("a,,c", "has an empty entry"),
