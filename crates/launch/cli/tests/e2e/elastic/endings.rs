@@ -381,7 +381,7 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
     let flags = ["--nnodes=2", "--exit-barrier-timeout=1.5"];
     let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
     let [first, second] = [(), ()].map(|()| site.node(&flags, script).pipe("go").start());
-    let limit = "the workers of other nodes have not ended within 1.5 s (--exit-barrier-timeout)";
+    let limit = "the workers of other nodes did not exit within 1.5 s (--exit-barrier-timeout)";
     poll_for("the end of the wait", || {
         [&first, &second]
             .iter()
@@ -408,7 +408,7 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
         let first = site.node(&flags, script).pipe("go").start();
         super::await_participants(&site.endpoint, 1, |_| true);
         let second = site.node(&flags, script).pipe("go").start();
-        let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+        let line = "the workers of this node have succeeded; waiting for the workers of the other nodes";
         poll_for("the success of one node", || {
             [&first, &second]
                 .iter()
