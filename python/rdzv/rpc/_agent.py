@@ -371,7 +371,7 @@ class RdzvAgent(Agent):
                 if entry is None:
                     call, *message = loaded
                     if _values.policy.mode != "any" or not callable(call):
-                        raise _errors.Refused("NoSuchMethod", "only the policy "any" admits callables without a name")
+                        raise _errors.Refused("NoSuchMethod", "only the policy 'any' admits callables without a name")
                     entry = _functions.Entry(call)
                 else:
                     message = list(loaded)

@@ -137,7 +137,7 @@ mod tests {
         };
         assert_eq!(
             stop.sentence(),
-            "SIGTERM: rank 3 has 7.5 s left to end; one more SIGTERM kills them"
+            "SIGTERM: rank 3 has 7.5 s left to exit; one more SIGTERM kills them"
         );
         let stop = Stop {
             request: 3,

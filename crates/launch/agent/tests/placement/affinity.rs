@@ -53,6 +53,6 @@ fn bound_workers_run_where_they_are_placed_and_others_where_the_agent_may() {
     let Outcome::Error(error) = outcome else {
         panic!("{outcome:?}");
     };
-    let expected = "start the worker with local rank 1, '/bin/sh': cannot bind it to its processors (--numa-binding): Invalid argument";
+    let expected = "cannot start the worker with local rank 1, '/bin/sh': cannot bind it to its processors (--numa-binding): Invalid argument";
     assert!(error.to_string().starts_with(expected), "{error}");
 }
