@@ -236,7 +236,7 @@ impl Machine for NativeClient {
                 let reminder = *since + self.wait.reminder.next();
                 Some(reminder.min(*since + MASTER_TIMEOUT))
             }
-            Phase::Joining { .. } if self.link != Link::Up => Some(self.join_ends()),
+            Phase::Joining { .. } if self.link != Link::Up => self.join_ends(),
             Phase::Joining { .. } => self.asks_at(),
             _ => None,
         };
@@ -387,16 +387,19 @@ impl NativeClient {
 
     /// Returns the time at which a join without a connection fails.
     ///
+    /// `None` if no coordinator has admitted this node: the failed attempts are then the reason.
     /// With a connection, the coordinator ends the join.
-    fn join_ends(&self) -> Mono {
-        self.wait.since.max(self.wait.spare_at) + self.join.settings.join_timeout
+    fn join_ends(&self) -> Option<Mono> {
+        let since = self.wait.since.max(self.wait.spare_at);
+        let admitted = self.wait.arrived.as_ref();
+        admitted.map(|_| since + self.join.settings.join_timeout)
     }
 
     /// Ends a join whose time is over while the coordinator cannot be reached.
     fn end_late_join(&mut self, now: Mono) {
         if !matches!(self.phase, Phase::Joining { .. })
             || self.link == Link::Up
-            || now < self.join_ends()
+            || self.join_ends().is_none_or(|end| now < end)
         {
             return;
         }

@@ -408,7 +408,8 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
         let first = site.node(&flags, script).pipe("go").start();
         super::await_participants(&site.endpoint, 1, |_| true);
         let second = site.node(&flags, script).pipe("go").start();
-        let line = "the workers of this node have succeeded; waiting for the workers of the other nodes";
+        let line =
+            "the workers of this node have succeeded; waiting for the workers of the other nodes";
         poll_for("the success of one node", || {
             [&first, &second]
                 .iter()
