@@ -104,7 +104,7 @@ mod tests {
         let user = port_user(address.port()).unwrap();
         assert!(user.starts_with(&process), "{user}");
         assert!(
-            user.ends_with(&format!("listens at port {}", address.port())),
+            user.ends_with(&format!("listens on port {}", address.port())),
             "{user}"
         );
         let client = TcpStream::connect(address).unwrap();
