@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         events_file: _Path
         """Append every event of the run to this file, one JSON object per line."""
         exit_barrier_timeout: _Seconds
-        """Longest wait of a node whose workers succeeded for the other nodes."""
+        """Longest wait of a successful node for the other nodes."""
         final_exit_codes: _Text
         """Exit codes of workers that prevent a restart, such as 3,42,-6 (SIGABRT)."""
         hang_action: _Text

@@ -161,7 +161,7 @@ def test_ids_that_are_missing_end_the_run():
     agent = Threads(spec(), lambda agent, worker: agent.stop.wait())
     start = agent._start_workers
     agent._start_workers = lambda group: {0: start(group)[0]}
-    with pytest.raises(rdzv.Error, match="worker 1"):
+    with pytest.raises(rdzv.Error, match="worker with local rank 1"):
         agent.run()
     assert not any(thread.is_alive() for thread in agent.threads)
     agent = Threads(spec(), lambda agent, worker: agent.stop.wait())

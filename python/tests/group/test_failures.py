@@ -78,7 +78,7 @@ def test_a_monitored_barrier_names_all_that_are_missing():
 
 def test_joining_names_what_is_missing_and_what_is_taken():
     store = rdzv.HashStore()
-    with pytest.raises(rdzv.CollectiveTimeout, match="for ranks 1, 2") as caught:
+    with pytest.raises(rdzv.CollectiveTimeout, match="ranks 1, 2 of 3") as caught:
         rdzv.Group(store, 0, 3, timeout=0.3)
     assert caught.value.peers == (1, 2)
     with pytest.raises(rdzv.CollectiveError, match="rank 0") as caught:

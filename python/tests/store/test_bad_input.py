@@ -164,7 +164,7 @@ def test_addresses_may_have_brackets():
     with rdzv.StoreServer("[::1]") as server:
         assert server.host == "::1"
         assert rdzv.TCPStore("[::1]", server.port).host == "::1"
-        with pytest.raises(rdzv.StoreError, match=rf"\[::1\]:{server.port}.*in use.*\(pid \d+\) listens on it"):
+        with pytest.raises(rdzv.StoreError, match=rf"\[::1\]:{server.port}.*in use.*process \d+ \(\S+\) listens on port"):
             rdzv.StoreServer("[::1]", server.port)
 
 

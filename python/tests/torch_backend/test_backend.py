@@ -294,7 +294,7 @@ def test_errors_speak_as_torch_does(tmp_path):
         return texts
 
     for strided, size, splits in processes(2, rank, tmp_path / "store"):
-        assert "contiguous" in strided and "world_size" in size and "sums to 2" in splits
+        assert "contiguous" in strided and "world_size" in size and "has the sum 2" in splits
 
 
 def test_a_monitored_barrier_names_ranks_as_torch_does(tmp_path):

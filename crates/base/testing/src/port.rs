@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 ///
 /// The port stays bound on all addresses until the test program ends, so that a request for a free
 /// port does not return it again. A program that sets `SO_REUSEADDR`, as stores and most servers
-/// do, can listen at the port.
+/// do, can listen on the port.
 pub fn free_port() -> u16 {
     static HELD: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
     let socket =

@@ -33,7 +33,7 @@ pub struct ProcessGroup {
     broken: Arc<OnceLock<Break>>,
     /// `true` if this rank has sent the error on the collective connections.
     peers_know: bool,
-    /// Memory for one received message before its combination.
+    /// Buffer for received values before they are combined or copied.
     scratch: Scratch,
     messages: Membership,
 }
@@ -105,7 +105,7 @@ impl ProcessGroup {
         self.mesh.member.world_size
     }
 
-    /// Returns a function with which another thread interrupts the operation.
+    /// Returns a function that interrupts the current operation.
     ///
     /// All later operations fail with [`CollectiveError::Interrupted`] or
     /// [`CollectiveError::Broken`], and the other ranks are notified. To interrupt the joining of a

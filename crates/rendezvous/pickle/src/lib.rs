@@ -60,7 +60,7 @@ pub enum Problem {
     #[error("the pickle uses protocol {0}, but only protocols up to 5 are supported")]
     Protocol(u8),
     /// Text that is not UTF-8.
-    #[error("a text is not UTF-8")]
+    #[error("a string is not valid UTF-8")]
     NotText,
     /// Reference to an item that was never remembered.
     #[error("memo item {0} is used before it is stored")]

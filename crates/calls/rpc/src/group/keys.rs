@@ -15,7 +15,7 @@
 //! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: number that a live member increments |
 //! | `rdzv/rpc/{epoch}/known/{newcomer}/{incarnation}` | dynamic: a member has seen a newcomer |
 //!
-//! [`Round`]: rdzv_rpc_proto::directory::Round
+//! [`Round`]: rdzv_rpc_proto::directory::DirectoryRound
 //! [`Membership`]: rdzv_rpc_proto::directory::Membership
 //! [`Note`]: super::note::Note
 

@@ -145,7 +145,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Emits the reason why this agent was started, if it replaces a killed one.
+    /// Emits the reason why this agent replaces one that died, if it does.
     fn emit_restart(&mut self) {
         let Some(kept) = &self.config.rendezvous.kept else {
             return;

@@ -34,7 +34,7 @@ use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn};
 
-/// Number of lines from a failed worker's stderr that are evidence.
+/// Maximum number of a failed worker's last stderr lines that are kept.
 const MOST_LINES: usize = 200;
 
 /// One worker of the current attempt.

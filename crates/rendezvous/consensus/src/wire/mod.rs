@@ -29,23 +29,23 @@ use crate::voter::VoterId;
 
 /// Opcodes of the frames.
 pub mod opcode {
-    /// Opcode of [`super::Frame::Hello`].
+    /// Opcode of [`super::ControlFrame::Hello`].
     pub const HELLO: u8 = 0x40;
-    /// Opcode of [`super::Frame::Invite`].
+    /// Opcode of [`super::ControlFrame::Invite`].
     pub const INVITE: u8 = 0x41;
     /// Opcode of a Raft message, for [`crate::Consensus`].
     pub const MESSAGE: u8 = 0x42;
     /// Opcode of a part of a snapshot, for [`crate::Consensus`].
     pub const SNAPSHOT_PART: u8 = 0x43;
-    /// Opcode of [`super::Frame::WhoCoordinates`].
+    /// Opcode of [`super::ControlFrame::WhoCoordinates`].
     pub const WHO_COORDINATES: u8 = 0x44;
-    /// Opcode of [`super::Frame::Elsewhere`].
+    /// Opcode of [`super::ControlFrame::Elsewhere`].
     pub const ELSEWHERE: u8 = 0x45;
-    /// Opcode of [`super::Frame::Leave`].
+    /// Opcode of [`super::ControlFrame::Leave`].
     pub const LEAVE: u8 = 0x46;
-    /// Opcode of [`super::Frame::Left`].
+    /// Opcode of [`super::ControlFrame::Left`].
     pub const LEFT: u8 = 0x47;
-    /// Opcode of [`super::Frame::Members`].
+    /// Opcode of [`super::ControlFrame::Members`].
     pub const MEMBERS: u8 = 0x48;
 }
 
