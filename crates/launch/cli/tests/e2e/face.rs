@@ -89,7 +89,7 @@ fn a_wrong_line_is_one_sentence_with_the_flag_the_value_and_what_is_allowed() {
         ),
         (
             "--report=none/report.json",
-            "--report: $DIR/none/report.json cannot be written: No such file or directory (os error 2)",
+            "--report: cannot write $DIR/none/report.json: No such file or directory (os error 2)",
         ),
     ] {
         let job = rdzv(["run"]).args(line.words()).args(["s.py"]);
@@ -154,7 +154,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
         "rdzv: first failure: rank 1 (local rank 1, pid ",
         ": exited with code 3; its last line: boom: 1",
     );
-    has("rdzv: attempts before: 1: rank 1 on ", "boom: 0");
+    has("rdzv: earlier attempts: 1: rank 1 on ", "boom: 0");
     has("rdzv: logs: ", "/attempt_1/1");
     for line in [
         "rdzv: OMP_NUM_THREADS is not set: each worker uses 1 thread",
@@ -183,12 +183,12 @@ fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
     running.stdout.await_text("up\n", 2);
     running.signal(Signal::TERM);
     running.stderr.await_text(
-        "rdzv: SIGTERM: ranks 0-1 have 40 s to end; a second SIGTERM leaves 10 s, a third kills them\n",
+        "rdzv: SIGTERM: ranks 0-1 have 40 s to exit; a second SIGTERM leaves 10 s, a third kills them\n",
         1,
     );
     running.signal(Signal::INT);
     running.stderr.await_text(
-        "rdzv: Ctrl-C: ranks 0-1 have 10 s left to end; one more Ctrl-C kills them\n",
+        "rdzv: Ctrl-C: ranks 0-1 have 10 s left to exit; one more Ctrl-C kills them\n",
         1,
     );
     running.signal(Signal::TERM);

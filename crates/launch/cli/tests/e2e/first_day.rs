@@ -219,7 +219,7 @@ fn a_module_in_the_current_folder_is_not_to_be_installed() {
         .file("tools/train.py", "import helpers")
         .file("helpers.py", "");
     let ended = job.expect(1);
-    ended.assert_stderr("PYTHONPATH=. in the environment, or -m ");
+    ended.assert_stderr("set PYTHONPATH=., or use -m ");
     let job = rdzv(["run", "train.py"]).own_face();
     let job = job.file("train.py", "import no_such_module");
     let ended = job.env("VIRTUAL_ENV", "/gone").expect(1);

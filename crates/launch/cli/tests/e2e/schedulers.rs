@@ -190,7 +190,7 @@ fn pods_get_their_settings_from_variables() {
 fn a_check_of_all_nodes_says_which_it_waits_for() {
     let script = r#"srun sh -c '[ $SLURM_NODEID = 1 ] || "$RDZV" check --timeout 5'"#;
     let ended = sbatch(script).env("SLURM_JOB_ID", "4713").expect(1);
-    let line = "waiting for nodes: 1 of 2 have come, 127.0.0.2 has not; ";
+    let line = "waiting for nodes: 1 of 2 have joined, 127.0.0.2 has not; ";
     assert_eq!(ended.stderr.matches(line).count(), 1, "{}", ended.stderr);
     ended.assert_stdout("127.0.0.2: the node did not join the check");
 }

@@ -151,7 +151,7 @@ fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
     assert_eq!(ended.stdout, "");
     ended.assert_last_error(
         "rdzv run: error: argument --report: ",
-        &["none/report.json cannot be written: No such file"],
+        &["none/report.json: No such file"],
     );
 }
 

@@ -138,7 +138,7 @@ fn the_row_of_node_0_says_how_many_others_have_come() {
     let first = node("0");
     let rest = wait_for_row(
         &first,
-        &format!("waiting for nodes: 1 of 3 have joined at {free} \u{b7} "),
+        &format!("waiting for nodes: 1 of 3 joined at {free} \u{b7} "),
     );
     assert!(
         rest.contains(" left \u{b7} start the same command on the other nodes"),
@@ -163,7 +163,7 @@ mkfifo fifo; read go < fifo";
     let row = run.wait_for("the wait for rank 1", |screen| {
         screen
             .last()
-            .is_some_and(|row| row.contains("waiting for rank 1 to end \u{b7} 0:2"))
+            .is_some_and(|row| row.contains("waiting for rank 1 to exit \u{b7} 0:2"))
     });
     let row = row.last().unwrap();
     assert!(

@@ -174,7 +174,7 @@ impl TcpStore {
                 tracing::warn!(
                     target: reminder::TARGET,
                     left = left.map(|left| left.as_secs()),
-                    "waiting for nodes: {joined} of {world_size} have joined at {}; start the same \
+                    "waiting for nodes: {joined} of {world_size} joined at {}; start the same \
                      command on the other nodes, each with a different rank",
                     self.origin.endpoint,
                 );

@@ -43,7 +43,7 @@ mod tests {
                 3
             ),
             [
-                "nvidia-smi knows 2 of 3 GPUs",
+                "nvidia-smi reports 2 of 3 GPUs",
                 "GPU 0: 3 uncorrected memory errors",
                 "nvidia-smi: Unable to determine the device handle",
                 "GPU 2: [Unknown Error]",

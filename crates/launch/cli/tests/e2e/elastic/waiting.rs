@@ -345,7 +345,7 @@ fn each_wait_for_an_endpoint_says_why_it_lasts() {
         (
             format!("--node-rank=0 --master-addr={host} --master-port={port}"),
             format!(
-                "waiting for nodes: 1 of 2 have joined at {free}; start the same command on the \
+                "waiting for nodes: 1 of 2 joined at {free}; start the same command on the \
                  other nodes"
             ),
         ),
@@ -440,7 +440,7 @@ if [ $RANK = 0 ]; then exit 3; fi
 cat go";
     let flags = ["--nproc-per-node=2", "--max-restarts=1", "--settle-delay=4"];
     let node = run_shell(&flags, script).pipe("go").start();
-    node.stderr.await_text("waiting for rank 1 to end; 2", 1);
+    node.stderr.await_text("waiting for rank 1 to exit; 2", 1);
     node.stderr.await_text(" s left; then SIGKILL follows", 1);
     node.write("go", "");
     node.stderr.await_text(
