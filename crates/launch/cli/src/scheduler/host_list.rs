@@ -218,8 +218,8 @@ mod tests {
             ("n[1-]", "\"1-\" is not a range of numbers"),
             ("n[a-b]", "\"a-b\" is not a range of numbers"),
             ("n[1--2]", "\"1--2\" is not a range of numbers"),
-            ("n;rm", "';' is in no name of a host"),
-            ("n 1", "' ' is in no name of a host"),
+            ("n;rm", "';' is not allowed in a host name"),
+            ("n 1", "' ' is not allowed in a host name"),
             (
                 "n[0-99999999999999999999]",
                 "\"0-99999999999999999999\" is not a range of numbers",

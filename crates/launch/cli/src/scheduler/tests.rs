@@ -216,10 +216,7 @@ fn outside_of_a_step_nothing_is_taken() {
     for step in ["", "batch", "interactive"] {
         let found = of(&[("SLURM_STEP_ID", step)], &[]);
         assert_eq!((found.job, found.values), (None, vec![]));
-        assert!(
-            found.warnings[0].contains("run the command with srun"),
-            "{step}"
-        );
+        assert!(found.warnings[0].contains("run it with srun"), "{step}");
         let chosen = of(&[("SLURM_STEP_ID", step)], &[("standalone", "yes")]);
         assert_eq!(chosen, Scheduled::default());
     }
@@ -265,7 +262,7 @@ fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
         (
             "SLURM_STEP_NODELIST",
             "n1;reboot",
-            "';' is in no name of a host",
+            "';' is not allowed in a host name",
         ),
         (
             "SLURM_STEP_NODELIST",
@@ -289,7 +286,7 @@ fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
     }
     let missing = refused(&[("SLURMD_NODENAME", "")]);
     assert!(
-        missing.starts_with("SLURMD_NODENAME is missing"),
+        missing.starts_with("SLURMD_NODENAME, which Slurm sets in every step, is missing"),
         "{missing}"
     );
 }

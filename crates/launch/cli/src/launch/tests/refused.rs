@@ -198,7 +198,7 @@ fn known_voters_have_ports() {
     let with = |value| case(&line).with("RDZV_CONTACT_POINTS", value);
     let refusal = with("a:2,b").refusal().to_string();
     assert!(
-        refusal.starts_with("RDZV_CONTACT_POINTS has 'b', which is not HOST:PORT; "),
+        refusal.starts_with("RDZV_CONTACT_POINTS contains 'b', which is not HOST:PORT; "),
         "{refusal}"
     );
     let RendezvousPlan::Dynamic { parameters } = with("a:2, b:3").launch().plan.rendezvous.plan

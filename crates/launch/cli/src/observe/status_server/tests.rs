@@ -45,7 +45,7 @@ fn health_names_the_thread_that_makes_no_progress() {
     assert_eq!(health_of(&liveness), (200, "awake: alive\n".to_owned()));
     // The message to a thread that has ended is dropped.
     let ended = liveness.watch("gone", Arc::new(drop));
-    let said = "awake: alive\ngone: has ended\n".to_owned();
+    let said = "awake: alive\ngone: has exited\n".to_owned();
     assert_eq!(health_of(&liveness), (503, said));
     drop(ended);
     assert_eq!(health_of(&liveness).0, 200);

@@ -136,9 +136,9 @@ fn a_stop_counts_down_and_says_who_was_killed() {
     assert_eq!(
         lines,
         [
-            "rdzv: Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills them",
-            "rdzv: Ctrl-C: ranks 1-3 have 7.5 s left to end; one more Ctrl-C kills them",
-            "rdzv: ranks 1-3 did not end within the shutdown timeout and are killed",
+            "rdzv: Ctrl-C: ranks 0-3 have 30 s to exit; a second Ctrl-C leaves 7.5 s, a third kills them",
+            "rdzv: Ctrl-C: ranks 1-3 have 7.5 s left to exit; one more Ctrl-C kills them",
+            "rdzv: ranks 1-3 did not exit within the shutdown timeout and are killed",
         ]
     );
     assert_eq!(
