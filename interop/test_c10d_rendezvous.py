@@ -176,7 +176,7 @@ def test_ours_notice_that_one_of_ours_was_killed_and_go_on_with_theirs(run):
         node.joined()
     joined(future)
     victim.kill()
-    assert "gone" in (heard := ours.hears("membership 0 ")) or "connection" in heard, heard
+    assert "lost" in (heard := ours.hears("membership 0 ")) or "connection" in heard, heard
     ours.begin("join")
     # PyTorch's agents learn of the change from the nodes that wait for the next round.
     wait_for(lambda: theirs.num_nodes_waiting() > 0)
