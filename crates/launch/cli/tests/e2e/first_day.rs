@@ -90,8 +90,9 @@ fn workers_get_bare_addresses_whatever_the_flag_has() {
 fn a_machine_without_a_writable_directory_is_enough_without_a_flag_for_logs() {
     // This needs user namespaces, as the tests of cut networks do.
     let read_only = |run: &str| {
-        let folders =
-            "for folder in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o ro none $folder; done";
+        // The programs may lie below one of the folders, so the folders keep their files.
+        let folders = "for folder in /tmp /var/tmp /dev/shm; do mount --bind $folder $folder; \
+                       mount -o remount,bind,ro $folder; done";
         let script = format!(
             "{folders}; cd /; exec \"$RDZV\" run {run} --no-python sh -c \"echo up; exit 3\""
         );
