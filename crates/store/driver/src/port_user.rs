@@ -25,7 +25,8 @@ pub fn port_user(port: u16) -> Option<String> {
     let sockets = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     let sockets = sockets.iter().flatten().flat_map(|table| table.lines());
     let mut sockets: Vec<Socket<'_>> = sockets.filter_map(|line| Socket::at(port, line)).collect();
-    sockets.sort_by_key(|socket| !socket.listens);
+    // A closed connection in the state TIME-WAIT has inode 0 and no owner.
+    sockets.sort_by_key(|socket| (!socket.listens, socket.inode == "0"));
     let socket = sockets.first()?;
     let user = match owner(socket.inode) {
         Some((pid, name)) => format!("process {pid} ({name})"),
@@ -92,7 +93,9 @@ fn owner(inode: &str) -> Option<(u32, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    use socket2::{Domain, Socket as Socket2, Type};
 
     use super::*;
 
@@ -107,7 +110,13 @@ mod tests {
             user.ends_with(&format!("listens on port {}", address.port())),
             "{user}"
         );
-        let client = TcpStream::connect(address).unwrap();
+        // No other connection shares the port of a socket that was bound first.
+        let client = Socket2::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        client
+            .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+            .unwrap();
+        client.connect(&address.into()).unwrap();
+        let client = TcpStream::from(client);
         let user = port_user(client.local_addr().unwrap().port()).unwrap();
         assert!(
             user.starts_with(&format!("an outgoing connection of {process}")),
