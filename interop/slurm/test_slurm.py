@@ -270,7 +270,7 @@ def test_a_node_that_fails_its_check_withdraws_and_one_in_reserve_replaces_it(cl
     job.finish()
     output = job.completed()
     assert f"rdzv n3: this node withdraws, because its check `{check}` failed: " in output
-    assert "failed: it ended with 5; its last line: GPU 0 is lost" in output
+    assert "failed: it exited with code 5; its last line: GPU 0 is lost" in output
     assert "n3: task 2: Exited with exit code 77" in output
 
 
