@@ -223,7 +223,7 @@ def test_one_node_says_what_failed_and_the_others_name_it(cluster):
     ]
     for node in ("n1", "n3", "n4"):
         own = [line for line in lines if line.startswith(f"rdzv {node}: ")]
-        own = [line for line in own if "no job token" not in line]
+        own = [line for line in own if "this job has no token" not in line]
         assert len(own) == 1 and "rank 3" in own[0] and "ValueError: boom" in own[0], own
     # Only one of the agents prints this warning.
     assert sum("this job has no token" in line for line in lines) == 1
