@@ -115,7 +115,7 @@ const ADVICE: &[(&[&str], &str)] = &[
 /// Facts about a launch on which advice depends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Flags and variables that are set already; no advice names them.
+    /// Flags and variables that are set already; general advice omits them.
     pub active: Vec<String>,
     /// Interpreter of the workers, and its origin.
     pub interpreter: Option<(String, String)>,

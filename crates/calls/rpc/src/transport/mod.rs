@@ -82,7 +82,7 @@ pub trait ReadHalf: Send {
         false
     }
 
-    /// Returns a descriptor that is readable when bytes or the end have arrived.
+    /// Returns a descriptor that becomes readable while the reader sleeps.
     ///
     /// No other half has the same descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
