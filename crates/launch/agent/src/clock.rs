@@ -37,7 +37,6 @@ impl Clock {
         self.origin += time.min(self.origin.elapsed());
     }
 
-    /// Converts `at` to the runtime's time.
     pub(crate) fn instant(self, at: Mono) -> tokio::time::Instant {
         (self.origin + at.since(Mono::ZERO)).into()
     }
@@ -51,7 +50,6 @@ pub(crate) async fn or_forever<F: Future>(future: Option<F>) -> F::Output {
     }
 }
 
-/// Returns the wall time.
 pub(crate) fn wall() -> Wall {
     let micros = SystemTime::now()
         .duration_since(UNIX_EPOCH)

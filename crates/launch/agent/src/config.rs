@@ -158,7 +158,6 @@ impl AgentConfig {
         Some(directory.join(local_rank.to_string()))
     }
 
-    /// Returns the value of a variable in the workers' environment.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let value = self.environment.get(OsStr::new(name))?;
         Some(value.to_string_lossy().into_owned())
@@ -172,7 +171,6 @@ impl AgentConfig {
         }
     }
 
-    /// Returns the part of the configuration that the worker-group machine needs.
     pub(crate) fn group_spec(&self) -> GroupSpec {
         let plan = &self.rendezvous.plan;
         let dynamic = matches!(plan, RendezvousPlan::Dynamic { .. });

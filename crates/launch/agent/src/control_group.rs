@@ -26,7 +26,6 @@ use rdzv_core::rank::LocalRank;
 use rustix::process::Pid;
 use tracing::debug;
 
-/// Control group of one agent.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlGroup {
     directory: PathBuf,
@@ -96,17 +95,14 @@ impl ControlGroup {
             .ok()
     }
 
-    /// Kills a worker and all processes that it has started.
     pub(crate) fn kill_worker(&self, worker: LocalRank) {
         kill(&self.of_worker(worker));
     }
 
-    /// Kills all workers and all processes that they have started.
     pub(crate) fn kill_all(&self) {
         kill(&self.directory);
     }
 
-    /// Returns the path of the memory events of one worker.
     pub(crate) fn memory_events(&self, worker: LocalRank) -> PathBuf {
         self.of_worker(worker).join("memory.events")
     }

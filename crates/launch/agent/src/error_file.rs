@@ -15,7 +15,7 @@ use crate::clock::wall;
 use crate::keeper::launcher_pid;
 use crate::{ErrorFile, Exit, Failure, Outcome};
 
-/// Maximum size of an error file that is read; tracebacks are a few kilobytes.
+/// Maximum size of an error file to read; tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
 
 /// Reads the error file of a worker; `None` if there is no file.

@@ -129,7 +129,7 @@ pub enum AgentEvent {
         /// First failure of the attempt, if known.
         failure: Option<Box<Failure>>,
     },
-    /// The agent ends the attempt to join the next round.
+    /// The agent stops the workers and joins the next round.
     Regrouping {
         /// Time of the event.
         at: Wall,
@@ -189,7 +189,7 @@ pub enum AgentEvent {
         at: Wall,
         /// Number of the signal with which the scheduler gives notice.
         signal: i32,
-        /// Rank of the node that received the signal; `None` for this node.
+        /// Group rank of the node that received the signal; `None` for this node.
         by: Option<GroupRank>,
         /// Time that workers have to exit after the notice.
         shutdown_timeout: Duration,

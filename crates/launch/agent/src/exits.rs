@@ -15,11 +15,9 @@ use rdzv_event::{Event, EventFlags, Poller, is_readable};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
 
-/// Number of exits per system call; further calls return the rest.
 const BATCH: usize = 64;
 
-/// Registers a descriptor with the runtime.
-/// Must be called inside the runtime.
+/// Registers a descriptor with the runtime, inside which it must be called.
 #[expect(
     deprecated,
     reason = "the successor is `unsafe` because a type may lie about its descriptor; an `OwnedFd` \
@@ -43,7 +41,6 @@ pub(crate) async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Res
     }
 }
 
-/// Exits of all running workers.
 #[derive(Debug)]
 pub(crate) struct Exits {
     poller: AsyncFd<Poller>,
@@ -51,8 +48,7 @@ pub(crate) struct Exits {
 }
 
 impl Exits {
-    /// Creates an empty set of workers.
-    /// Must be called inside the runtime.
+    /// Creates an empty set; must be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             poller: awaitable(Poller::new()?)?,
@@ -60,7 +56,6 @@ impl Exits {
         })
     }
 
-    /// Watches a worker.
     pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
         let poller = self.poller.get_ref();
         // One event per change. A debugger can hold a process that has exited: its descriptor is

@@ -57,7 +57,7 @@ impl Pulse {
 }
 
 /// Guard that removes its thread from the list when dropped.
-/// The thread may exit after that.
+/// After that, the thread can exit without a report.
 #[must_use = "the thread is watched for as long as this lives"]
 pub struct Watched {
     threads: Liveness,
@@ -82,7 +82,6 @@ impl Liveness {
         pulses.collect()
     }
 
-    /// Asks each thread that has answered the previous question.
     fn ask(&self) {
         for thread in &mut self.lock().list {
             // A late answer counts too.
@@ -99,7 +98,7 @@ impl Liveness {
         }
     }
 
-    /// Watches one more thread until the result is dropped.
+    /// Watches one more thread until the returned guard is dropped.
     pub fn watch(&self, name: &'static str, pinger: Pinger) -> Watched {
         let mut threads = self.lock();
         let number = threads.next;
@@ -122,7 +121,7 @@ impl Liveness {
 }
 
 impl Thread {
-    /// Returns the time of silence; waits for an answer until `until`.
+    /// Returns the time of silence; waits for an answer until `deadline`.
     fn receive(&mut self, deadline: Instant) -> Option<Duration> {
         let Some((since, answers)) = &self.asked else {
             return Some(Duration::ZERO);

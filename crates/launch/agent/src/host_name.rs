@@ -19,7 +19,7 @@ use std::{fs, thread};
 use rdzv_core::escape::escape;
 use serde::{Serialize, Serializer};
 
-/// Longest wait for the resolver, from the beginning of the lookup.
+/// Longest wait for the resolver, from the start of the lookup.
 const LIMIT: Duration = Duration::from_secs(1);
 
 static LOOKUP: LazyLock<Arc<Lookup>> = LazyLock::new(|| Lookup::begin(own_name(), ask));
@@ -33,7 +33,7 @@ pub fn look_up() {
 /// Returns the full name of this host, like `socket.getfqdn` in Python.
 ///
 /// The name comes from the resolver: the hosts file, DNS or whatever the machine uses. The function
-/// waits for the answer until 1 s after the beginning of the lookup.
+/// waits for the answer for up to 1 s after the lookup began.
 ///
 /// Returns the host's own name if the resolver does not answer in time, does not know the host, or
 /// returns `localhost`. The hosts file completes this own name if possible.
@@ -41,8 +41,7 @@ pub fn full_name() -> String {
     LOOKUP.within(LIMIT)
 }
 
-/// Returns the full name of this host if known by now, otherwise its own name.
-/// Does not wait.
+/// Returns the full name of this host if it is known, otherwise its own name.
 pub fn name_so_far() -> String {
     LOOKUP.within(Duration::ZERO)
 }
@@ -72,7 +71,6 @@ impl Serialize for HostName {
     }
 }
 
-/// Question to the resolver.
 struct Lookup {
     own: String,
     began: Instant,

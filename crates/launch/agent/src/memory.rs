@@ -68,7 +68,6 @@ fn kills(file: PathBuf) -> Option<(PathBuf, u64)> {
     Some((file, count))
 }
 
-/// Values of the counters at some time.
 #[derive(Debug)]
 pub(crate) struct OutOfMemoryKills(Vec<(PathBuf, u64)>);
 

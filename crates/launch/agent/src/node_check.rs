@@ -17,7 +17,7 @@ use tracing::warn;
 
 use crate::{AgentError, NodeCheckPlan};
 
-/// Number of retained output bytes: the last ones.
+/// Number of bytes that are kept from the end of the output.
 const KEPT: usize = 4096;
 
 /// Time limit for reading the remaining output after the command's exit.
@@ -117,7 +117,7 @@ async fn remind(plan: &NodeCheckPlan) {
     }
 }
 
-/// Reads to the end, and keeps the last bytes.
+/// Reads the output to its end, and keeps the last bytes.
 async fn read(output: &mut pipe::Receiver, kept: &mut Vec<u8>) {
     let mut piece = [0; 1024];
     while let Ok(count @ 1..) = output.read(&mut piece).await {

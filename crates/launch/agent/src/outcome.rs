@@ -47,8 +47,8 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdict {
     /// First failure of the job, then the other failures of this node.
-    /// The first failure is the first that this node knows of. The others are its consequences.
-    /// Empty if nothing failed.
+    /// The first failure is the first that this node knows of. The other failures are its
+    /// consequences. Empty if nothing failed.
     pub failures: Vec<Failure>,
     /// `true` if the first failure was on this node.
     pub here: bool,

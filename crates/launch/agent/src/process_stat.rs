@@ -9,7 +9,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// State, parent, group, session and processor time of a process.
 ///
-/// The values come from `/proc`, not from system calls, because a number may be 0 in a container.
+/// The values come from `/proc`, not from system calls, because an id may be 0 in a container.
 /// The group or session is then outside the container.
 #[derive(Debug)]
 pub(crate) struct ProcessStat {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
 
-/// Names of an interpreter.
+/// File names of an interpreter, the preferred one first.
 const NAMES: [&str; 2] = ["python3", "python"];
 
 /// Interpreter, and the reason for the choice.

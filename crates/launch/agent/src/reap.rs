@@ -32,7 +32,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Makes this process the child subreaper.
+    /// Makes this process a child subreaper.
     pub(crate) fn adopt() -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         Ok(Self {
@@ -142,13 +142,11 @@ pub(crate) fn signal_below(parent: Pid, signal: Signal) {
     }
 }
 
-/// Returns `true` if a process is stopped.
 pub(crate) fn is_stopped(process: Pid) -> bool {
     ProcessStat::of(process.as_raw_nonzero()).is_some_and(|stat| stat.state == 'T')
 }
 
-/// Returns `true` if there is any child.
-/// This is one system call, whereas a list of the children takes many.
+/// Returns `true` if there is any child, after a single system call.
 fn has_children() -> bool {
     !matches!(look(), Err(Errno::ECHILD))
 }
@@ -157,13 +155,12 @@ fn is_one(pid: nix::unistd::Pid, of: &HashSet<Pid>) -> bool {
     Pid::from_raw(pid.as_raw()).is_some_and(|pid| of.contains(&pid))
 }
 
-/// Returns a child that has exited and was not reaped, if there is one.
+/// Returns a child that has exited and is not reaped, if any.
 fn look() -> nix::Result<WaitStatus> {
     let without_collecting = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, without_collecting)
 }
 
-/// Returns our children.
 fn children() -> Vec<Pid> {
     children_of(getpid())
 }

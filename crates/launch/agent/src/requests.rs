@@ -14,7 +14,6 @@ use crate::keeper::KeeperWatch;
 use crate::signal_copies::{SignalCopies, Taken, Way};
 use crate::signals::{JobControl, JobRequest, Signals, carried_by};
 
-/// Request to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Stop, because of a signal or a [`StopHandle`].
@@ -152,8 +151,7 @@ impl Requests {
         }
     }
 
-    /// Waits for a signal to stop, or the loss of the keeper.
-    /// Cancel-safe: the caller may drop the future.
+    /// Waits for a signal to stop or the loss of the keeper; cancel-safe.
     pub(crate) async fn stop(&mut self) -> Request {
         loop {
             tokio::select! {

@@ -28,7 +28,6 @@ pub(crate) enum Way {
     OtherNode,
 }
 
-/// Signal together with all its copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) signal: i32,
@@ -38,7 +37,7 @@ pub(crate) struct Taken {
     pub(crate) here: bool,
 }
 
-/// Copies of the last signal of each number.
+/// Copies of the last signal, by signal number.
 #[derive(Debug, Default)]
 pub(crate) struct SignalCopies(BTreeMap<i32, Copies>);
 
@@ -52,7 +51,6 @@ struct Copies {
 }
 
 impl SignalCopies {
-    /// Records a copy.
     pub(crate) fn note(&mut self, signal: i32, way: Way, now: Instant) {
         let is_over =
             |copies: &Copies| copies.taken && now.duration_since(copies.since) > 2 * APART;
@@ -72,7 +70,6 @@ impl SignalCopies {
         }
     }
 
-    /// Returns the time at which the next signal can be taken.
     pub(crate) fn due(&self) -> Option<Instant> {
         let open = self.0.values().filter(|copies| !copies.taken);
         open.map(|copies| {
@@ -85,7 +82,6 @@ impl SignalCopies {
         .min()
     }
 
-    /// Returns the signal that is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Taken> {
         let mut all = self.0.iter_mut();
         let (signal, copies) = all.find(|(_, copies)| {

@@ -126,7 +126,6 @@ pub fn when_signalled(numbers: Vec<i32>, act: impl FnOnce(i32) + Send + 'static)
     thread.stack_size(128 << 10).spawn(wait).map(drop)
 }
 
-/// Request of job control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobRequest {
     /// Suspend the job (Ctrl-Z).

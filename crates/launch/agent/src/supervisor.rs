@@ -109,7 +109,6 @@ pub(crate) trait Supervisor {
     /// The notice is this signal, sent to workers that handle it.
     fn notify(&mut self, _workers: &[LocalRank], _signal: i32) {}
 
-    /// Reports the first failure of an attempt.
     fn report_failure(&mut self, _exit: &WorkerExit) {}
 
     /// Returns the workers of the attempt, by local rank.

@@ -26,8 +26,7 @@ pub struct WorkerIdentity {
 }
 
 impl WorkerIdentity {
-    /// Creates the identity of the worker with these ranks.
-    /// `pid` is 0 for a worker that is not a process or has not started.
+    /// Returns the identity; `pid` is 0 for a worker that is no process or not started.
     pub(crate) fn new(ranks: &WorkerRanks, pid: u32) -> Self {
         Self {
             local_rank: ranks.local_rank,

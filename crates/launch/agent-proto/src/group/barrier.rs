@@ -1,14 +1,13 @@
 //! Store keys that the agents of one round share.
 //!
 //! The keys are relative to the round's prefix.
-//!
 
 use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
 
 /// Key of the counter and flag of the exit barrier.
-/// The store's barrier uses it.
+/// The store's barrier operation uses the key.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
 /// Longest time that an agent waits for the others at the exit barrier.

@@ -27,8 +27,8 @@ pub enum Cause {
         /// 0 if the program succeeded although the agent was stopping it for another cause.
         code: i32,
         /// Last line that the program wrote to stderr, if the agent has it.
-        /// The line may be unrelated to the failure. For shells, and for `sys.exit` with a text, it
-        /// states the reason.
+        /// The line may be unrelated to the failure. For shells, and for `sys.exit` with a text,
+        /// the line states the reason.
         last_line: Option<String>,
     },
     /// A signal that the agent did not send killed the program.
@@ -117,7 +117,7 @@ impl Cause {
         }
     }
 
-    /// Returns a cause from the kind and the text that another node reported.
+    /// Returns the cause from the kind and text that another node reported.
     pub fn reported(kind: String, text: &str) -> Self {
         let text = one_line(text);
         match kind.as_str() {

@@ -27,7 +27,7 @@ use rdzv_core::time::{Mono, Now};
 const CLOSING_SIGNAL: i32 = 15;
 
 /// Time that the group waits for a process after SIGKILL.
-/// Only a process that hangs inside the kernel takes that long.
+/// Only a process that the kernel holds takes that long.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
 /// The worker group of one agent.
@@ -39,9 +39,7 @@ pub struct WorkerGroupMachine {
     requests: StopRequests,
     phase: Phase,
     round: Option<Round>,
-    /// State of the other nodes.
     others: Others,
-    /// Workers of this attempt that are running.
     alive: BTreeSet<LocalRank>,
     /// All workers of this attempt that were started.
     started: BTreeSet<LocalRank>,
@@ -118,7 +116,6 @@ impl WorkerGroupMachine {
         self.check_exits(now);
     }
 
-    /// Reacts to the recorded exits.
     fn check_exits(&mut self, now: Now) {
         match self.phase {
             Phase::Starting { .. } | Phase::Healthy => {
@@ -374,7 +371,6 @@ impl WorkerGroupMachine {
         };
     }
 
-    /// Ends the run for this reason to stop.
     fn finish_stopped(&mut self, why: StopReason) {
         let finality = self.finality();
         let exits = std::mem::take(&mut self.exits);

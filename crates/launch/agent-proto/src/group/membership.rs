@@ -20,7 +20,7 @@ pub fn cause(reason: &str) -> MembershipCause {
 }
 
 /// `true` if a successful node need not wait for others after this loss.
-/// They have succeeded too, or have continued without it.
+/// The other nodes have succeeded too, or have continued without it.
 pub fn is_final(reason: &str) -> bool {
     reason.ends_with(", and the workers of all other nodes have succeeded")
         || reason.starts_with("the other nodes continued ")

@@ -97,8 +97,6 @@ pub struct StopRequests {
 }
 
 impl StopRequests {
-    /// Records a signal and returns the longest time that the workers still have.
-    ///
     /// Returns `None` if the signal repeats the last one within `SAME_REQUEST`. The first request
     /// grants the whole shutdown timeout, the second a quarter of it, and any further one none.
     pub fn timeout_after(

@@ -240,7 +240,7 @@ pub enum GroupOutput {
     /// Announce this final failure to the other nodes.
     /// Do so immediately, before the clean-up here ends.
     Announce(WorkerExit),
-    /// Send this signal to the process groups of these workers.
+    /// Send this closing signal to the process groups of these workers.
     /// The workers include those that have exited.
     Signal {
         /// The workers.

@@ -111,7 +111,6 @@ pub struct Missed {
     pub limit: Duration,
 }
 
-/// The last beat of a worker.
 #[derive(Debug)]
 struct Beat {
     phase: String,

@@ -76,7 +76,6 @@ pub enum ProgressChange {
     },
 }
 
-/// State of one worker.
 #[derive(Debug)]
 struct WorkerProgress {
     checked: Mono,

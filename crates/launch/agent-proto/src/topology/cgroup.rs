@@ -12,9 +12,9 @@ use std::path::{Component, Path, PathBuf};
 /// The version of control groups, which determines the files of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// The files are `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
+    /// Version 1, with files such as `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
     V1,
-    /// The file is `cpu.max`.
+    /// Version 2 (the unified hierarchy), with files such as `cpu.max`.
     V2,
 }
 

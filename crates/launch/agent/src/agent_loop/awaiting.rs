@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::worker::WorkerIdentity;
 
-/// Current wait of the agent's worker group, if there is one.
+/// Current wait of the agent's worker group.
 #[derive(Debug, Default)]
 pub(super) struct Awaiting(Option<Wait>);
 
@@ -20,7 +20,6 @@ struct Wait {
 }
 
 impl Awaiting {
-    /// Records the current wait of the group.
     pub(super) fn update(&mut self, now: Mono, awaited: Option<Awaited>) {
         let before = self.0.take();
         self.0 = awaited.map(|awaited| match before {
@@ -33,13 +32,11 @@ impl Awaiting {
         });
     }
 
-    /// Returns the time of the next reminder.
     pub(super) fn due(&self) -> Option<Mono> {
         let wait = self.0.as_ref()?;
         Some(wait.since + wait.reminder.next())
     }
 
-    /// Logs a reminder if one is due.
     pub(super) fn remind(&mut self, now: Mono, workers: &[WorkerIdentity]) {
         let Some(wait) = &mut self.0 else {
             return;

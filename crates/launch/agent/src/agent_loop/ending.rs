@@ -18,12 +18,11 @@ use crate::{AgentError, AgentEvent, Failure, Outcome, RendezvousPlan, Verdict};
 /// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// Longest time that a leaving node waits until the other nodes know.
-/// Without this wait, the other nodes notice the loss of the node later.
+/// Limit on the wait of a leaving node for the other nodes' confirmation.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// Longest time to agree with the other nodes on the end of the run.
-/// Backends have shorter limits.
+/// Limit on agreeing with the other nodes on the end of the run.
 const CLOSING: Duration = Duration::from_secs(60);
 
 /// Time for the console to accept the remaining output after a signal.
@@ -93,7 +92,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Waits until the workers' output to the agent's stderr is captured.
-    /// A request to stop ends the wait. After an earlier request, `console_until` ends it.
+    /// A request to stop ends the wait. After an earlier request, `console_deadline` ends it.
     async fn capture_output(&mut self, console_deadline: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
@@ -107,7 +106,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// Waits until all output is on the console.
     /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not
     /// block the agent. If a signal has already stopped the agent, the wait ends at
-    /// `console_until`.
+    /// `console_deadline`.
     async fn drain_output(&mut self, console_deadline: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
@@ -168,7 +167,6 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Returns the reason for leaving that the other nodes receive.
     fn reason_to_leave(
         &self,
         ending: &GroupEnding,

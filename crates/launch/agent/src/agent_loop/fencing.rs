@@ -32,7 +32,6 @@ pub(super) fn kill_after(config: &AgentConfig) -> Duration {
     seconds.map_or(KILL_AFTER, Duration::from_secs)
 }
 
-/// Waits until the clock of leases reaches `deadline`, if there is one.
 pub(super) async fn due(deadline: Option<Mono>) {
     or_forever(deadline.map(|at| sleep(at.since(fence::now().mono)))).await;
 }
@@ -88,7 +87,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Logs that rounds now have a fence, or no longer have one.
     ///
-    /// The screen does not report the first round with a fence.
+    /// The screen does not show that the first round has a fence.
     pub(super) fn say_fence(&mut self, acts: bool) {
         let was = self.has_fence;
         if acts == was.unwrap_or(false) {
@@ -112,6 +111,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Records the end of the lease for the guard.
+    ///
     /// The guard stops the workers if this process is stopped at that time.
     fn note_lease(&mut self) {
         let lease_end = self.fence.lease_end();
@@ -149,7 +149,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Kills the suspended workers: the other nodes continue without them.
+    /// Kills the suspended workers, because the other nodes continue without them.
     fn kill_fenced(&mut self) {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);

@@ -77,11 +77,10 @@ pub(crate) struct AgentLoop<'o, S> {
     fence: Fence,
     /// End of the workers' lease, as recorded for the guard.
     noted_lease: Option<Mono>,
-    /// Time since which the workers are suspended, for observers.
+    /// Time at which the workers were suspended, for observers.
     stands_since: Option<Mono>,
     /// `Some(true)` if rounds have a fence; `None` if none has had one.
     has_fence: Option<bool>,
-    /// Round that this node is in.
     round: Option<u64>,
 }
 
@@ -161,7 +160,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Records data for an agent that may replace this one.
     fn note(&self, change: impl FnOnce(&mut AgentNote)) {
         if let Some(kept) = &self.config.rendezvous.kept {
             kept.update_note(change);
@@ -320,7 +318,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Applies a decision of the machine.
     fn apply(&mut self, output: GroupOutput) {
         let clock = self.clock;
         match output {
@@ -483,7 +480,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         self.rendezvous.announce(text);
     }
 
-    /// Converts an answer of the rendezvous to an input of the machine.
     fn answered(&mut self, answer: Answer) -> Option<GroupInput> {
         Some(match answer {
             Answer::Joined(joined) => self.joined(joined),

@@ -16,6 +16,7 @@ use crate::supervisor::Supervisor;
 use crate::{AgentEvent, Outcome};
 
 /// Number of SIGTERM, the default closing signal.
+///
 /// Workers may also exit because of SIGTERM after a notice.
 const CLOSING_SIGNAL: i32 = 15;
 
@@ -25,7 +26,7 @@ pub(super) struct Preemption {
     since: Option<Mono>,
     /// Agent of another node that received the signal.
     by: Option<GroupRank>,
-    /// `true` if this node has received the signal.
+    /// `true` if this node itself received the signal.
     by_signal: bool,
     /// `true` if the scheduler itself has sent the signal to the workers.
     workers_have_it: bool,
@@ -36,7 +37,6 @@ impl Preemption {
         self.workers_have_it
     }
 
-    /// Returns the outcome of a run whose workers exited with these statuses.
     pub(super) fn outcome(&self, signal: i32, exits: &[WorkerExit], now: Mono) -> Outcome {
         Outcome::Preempted {
             signal,

@@ -80,7 +80,8 @@ impl WorkerEntrypoint {
     }
 
     /// Creates an entry point that runs the function registered as `name`.
-    /// Each worker calls the function with `input`. Fails if `input` cannot be converted to JSON.
+    /// Each worker calls the function with `input`. Returns an error if `input` cannot be converted
+    /// to JSON.
     pub fn function<A: Serialize>(
         name: impl Into<String>,
         input: &A,
@@ -127,7 +128,7 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// Returns the command of this entry point with these variables set.
+    /// Returns the command of this entry point in the given environment.
     pub(super) fn resolve(
         &self,
         environment: &BTreeMap<OsString, OsString>,

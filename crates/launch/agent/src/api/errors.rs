@@ -23,7 +23,7 @@ pub enum SpecError {
     /// Workers cannot be bound to processors.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// This program, whose copy runs the function, was not found.
+    /// The executable of this program, which runs the function, was not found.
     #[error("cannot find the path of this program to run a function in a copy of it: {0}")]
     OwnProgram(#[source] io::Error),
 }
@@ -37,7 +37,7 @@ pub enum RunError {
     Signalled {
         /// Number of the signal.
         signal: i32,
-        /// `false` if the signal arrived before the first worker was started.
+        /// `false` if the signal arrived before the first worker started.
         workers_started: bool,
     },
     /// The agent manages other workers.
@@ -55,7 +55,7 @@ pub enum RunError {
          second agent in a separate process"
     )]
     Busy,
-    /// A function's argument could not be passed, or its value not be read.
+    /// A function's argument could not be passed, or its value could not be read.
     #[error("cannot call the function '{function}' in the workers: {what}")]
     Function {
         /// Name of the function.

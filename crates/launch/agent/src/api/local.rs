@@ -82,7 +82,6 @@ impl LocalElasticAgent {
         )
     }
 
-    /// Returns the values that the functions returned.
     fn returned(&self, call: Option<&Call>) -> Result<BTreeMap<Rank, Value>, RunError> {
         let mut values = BTreeMap::new();
         let Some(call) = call else {
@@ -115,7 +114,7 @@ impl ElasticAgent for LocalElasticAgent {
     }
 }
 
-/// Returns an error for a role for which an agent has no workers.
+/// Checks that the agent has workers of `role`.
 pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> {
     if role == spec.role() {
         return Ok(());
@@ -126,8 +125,7 @@ pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> 
     })
 }
 
-/// Returns the result of a run.
-/// `values` returns the values of workers that have succeeded.
+/// Converts an outcome to a result; `values` returns the workers' values after a success.
 pub(super) fn result(
     outcome: Outcome,
     values: impl FnOnce() -> Result<BTreeMap<Rank, Value>, RunError>,

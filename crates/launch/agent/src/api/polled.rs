@@ -30,7 +30,6 @@ struct Polled {
     id: WorkerLocation,
     started: Wall,
     running: bool,
-    /// Failure that the supervisor has reported.
     failure: Option<ProcessFailure>,
 }
 
@@ -66,7 +65,6 @@ impl<'a> PolledSupervisor<'a> {
         }
     }
 
-    /// Returns the values that the workers have returned.
     pub(super) fn returned(&self) -> BTreeMap<Rank, Value> {
         self.returned.clone()
     }
@@ -156,7 +154,6 @@ impl<'a> PolledSupervisor<'a> {
         events
     }
 
-    /// Handles the supervisor's report.
     fn found(&mut self, clock: Clock, found: RunResult) -> Vec<WorkerEvent> {
         let now = clock.now().wall;
         match found.state {

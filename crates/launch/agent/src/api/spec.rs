@@ -29,7 +29,6 @@ pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 #[derive(Clone)]
 pub struct WorkerSpec {
     pub(super) entrypoint: WorkerEntrypoint,
-    /// Settings of the agent, except command, environment and processors.
     pub(super) config: AgentConfig,
     pub(super) monitor_interval: Duration,
     pub(super) master_addr: Option<String>,
@@ -85,7 +84,6 @@ impl WorkerSpec {
         self.monitor_interval
     }
 
-    /// Returns the configuration of an agent with processes.
     pub(super) fn process_config(&self) -> Result<AgentConfig, SpecError> {
         let mut config = self.agent_config();
         config.entrypoint = self.entrypoint.resolve(&config.environment)?;
@@ -100,7 +98,6 @@ impl WorkerSpec {
         Ok(config)
     }
 
-    /// Returns the configuration of an agent without worker processes.
     pub(super) fn agent_config(&self) -> AgentConfig {
         let mut config = self.config.clone();
         config.environment = match &self.environment {
@@ -123,7 +120,6 @@ impl WorkerSpec {
         config
     }
 
-    /// Returns the properties that events and metrics of its runs share.
     pub(super) fn facts(&self) -> RunFacts {
         RunFacts {
             entry_point: self.entrypoint.name(),
@@ -191,7 +187,7 @@ impl WorkerSpecBuilder {
         /// With several nodes, the port of the agent with group rank 0 applies.
         rendezvous.master_port: MasterPort;
         /// `false` lets the worker with rank 0 host the workers' store.
-        /// The agent keeps the port free until that worker starts. Static rendezvous always shares
+        /// The agent reserves the port until that worker starts. Static rendezvous always shares
         /// the store.
         rendezvous.share_store: bool;
         /// `true` computes ranks without an exchange, as the first torchelastic did.

@@ -73,7 +73,6 @@ impl WorkerGroup {
         self.master.as_ref().map(|master| master.master_port)
     }
 
-    /// Updates the group from an event.
     fn apply(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Rendezvous {
@@ -115,7 +114,6 @@ impl WorkerGroup {
         }
     }
 
-    /// Records the location of each worker.
     pub(super) fn set_ids(&mut self, ids: &BTreeMap<LocalRank, WorkerLocation>) {
         for worker in &mut self.workers {
             worker.id = ids.get(&worker.local_rank).cloned();

@@ -11,7 +11,8 @@ use super::{FailureAnalysis, PeerFailure, root_cause};
 use crate::{AgentError, Outcome, Verdict, host};
 
 impl PeerFailure {
-    /// Returns `true` if it came before the first failure of this node.
+    /// Returns `true` if this failure came before the first failure of this node.
+    ///
     /// The times decide, unless only one of the two failures is the loss of a peer.
     fn came_before(&self, own: &Failure) -> bool {
         if matches!(own.cause, Cause::StoppedByAgent { .. }) {
@@ -80,7 +81,6 @@ impl FailureAnalysis {
             .or_else(|| lost.map(LostNode::failure))
     }
 
-    /// Returns the failure of an agent that could not continue.
     fn of_agent(&self, now: Wall, error: &AgentError) -> Failure {
         let cause = match error {
             AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. } => Cause::NotStarted {

@@ -14,7 +14,7 @@ pub(super) struct LostNode {
 }
 
 impl LostNode {
-    /// Returns the node that a sentence about a membership change reports as lost.
+    /// Returns the node that a membership sentence reports as lost.
     pub(super) fn in_sentence(reason: &str, at: Wall) -> Option<Self> {
         if membership::cause(reason) != MembershipCause::Lost {
             return None;
@@ -33,7 +33,6 @@ impl LostNode {
         })
     }
 
-    /// Describes the loss of the rendezvous host, or of the connection to it.
     pub(super) fn host(error: &RendezvousError, at: Wall) -> Self {
         let node = match error {
             RendezvousError::Unreachable { endpoint, .. } => endpoint.clone(),
@@ -46,7 +45,6 @@ impl LostNode {
         }
     }
 
-    /// Returns the loss in the form of a failure.
     pub(super) fn failure(&self) -> Failure {
         Failure {
             cause: Cause::NodeLost {

@@ -36,11 +36,10 @@ const KILL: i32 = 9;
 /// Maximum size, in bytes, of a failure report to other nodes.
 const MOST_ANNOUNCED: usize = 3_500;
 
-/// Failure on another node.
 #[derive(Debug)]
 struct PeerFailure {
     failure: Failure,
-    /// Time of the failure on the clock of this node.
+    /// Time of the failure, converted to the clock of this node.
     at: Wall,
 }
 
@@ -74,7 +73,6 @@ impl FailureAnalysis {
         }
     }
 
-    /// Records failed workers.
     pub(crate) fn observe(&mut self, input: &GroupInput) {
         match input {
             GroupInput::Exited(exits) => {
@@ -86,7 +84,6 @@ impl FailureAnalysis {
         }
     }
 
-    /// Forgets the previous attempt when another one begins.
     pub(crate) fn forget(&mut self) {
         self.exits.clear();
         self.unhealthy.clear();
@@ -105,13 +102,11 @@ impl FailureAnalysis {
         }
     }
 
-    /// Records that a round was formed.
     pub(crate) fn joined(&mut self, group_rank: GroupRank) {
         self.group_rank = group_rank;
         self.lost_node = None;
     }
 
-    /// Records a worker that could not be started.
     pub(crate) fn not_started(&mut self, worker: WorkerIdentity, error: &AgentError) {
         let program = matches!(
             error,
@@ -120,8 +115,7 @@ impl FailureAnalysis {
         self.not_started = program.then_some(worker);
     }
 
-    /// Records that nodes joined or left; `reason` is the sentence about it.
-    /// Returns the kind of change.
+    /// Records a change of the membership and returns its kind; `reason` is the sentence about it.
     pub(crate) fn membership_changed(&mut self, at: Wall, reason: &str) -> MembershipCause {
         if let Some(lost) = LostNode::in_sentence(reason, at) {
             self.lost_node = Some(lost);
@@ -129,14 +123,12 @@ impl FailureAnalysis {
         membership::cause(reason)
     }
 
-    /// Records that the rendezvous can no longer be reached.
     pub(crate) fn rendezvous_lost(&mut self, at: Wall, error: &RendezvousError) {
         self.lost_node
             .get_or_insert_with(|| LostNode::host(error, at));
     }
 
-    /// Records that another node failed permanently.
-    /// Returns the sentence for users in that node's announcement.
+    /// Records a final failure of another node, and returns its sentence for users.
     pub(crate) fn peer_failed(&mut self, now: Wall, reason: &str) -> String {
         let (sentence, failure) = Failure::decode(reason);
         if let Some((failure, age)) = failure {
@@ -179,7 +171,6 @@ impl FailureAnalysis {
         }
     }
 
-    /// Returns the failure that this exit represents.
     fn failure(&self, exit: &WorkerExit, workers: &impl Supervisor) -> Option<Failure> {
         let evidence = Evidence {
             host: host::full_name(),

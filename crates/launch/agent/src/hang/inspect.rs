@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 use super::{look, stack};
 use crate::worker::WorkerIdentity;
 
-/// Inspection in progress.
 pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;
 
 /// Begins to inspect these workers, all at the same time.

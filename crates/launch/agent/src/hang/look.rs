@@ -13,7 +13,7 @@ use rdzv_core::escape::escape;
 use super::syscall;
 use crate::process_stat::ProcessStat;
 
-/// Limit on the ancestors of a process that are checked for a worker.
+/// Limit on the ancestors of a process that the search for its worker checks.
 const GENERATIONS: usize = 64;
 
 /// Reads a file of the kernel.

@@ -21,7 +21,6 @@ use crate::worker::WorkerIdentity;
 pub(crate) enum HangOutput {
     /// The watchdog started or stopped, or acted on a timer of a worker.
     Watchdog(WatchdogAction, Option<WatchdogTimer>),
-    /// Workers hang.
     Report(HangReport),
     /// Workers of a group that made no progress make progress again.
     Over,
@@ -29,17 +28,14 @@ pub(crate) enum HangOutput {
     Condemn(LocalRank, Cause),
     /// Send this worker the signal that it has requested.
     Signal(LocalRank, i32),
-    /// Input for the worker-group machine.
     Input(GroupInput),
 }
 
-/// Detector of workers that hang.
 pub(crate) struct HangMonitor {
     plan: HangPlan,
     role: String,
     local_world_size: u32,
     pub(crate) watches: Watches,
-    /// Problems that the current inspection concerns.
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
 }
@@ -73,7 +69,6 @@ impl HangMonitor {
         is_on.then_some(HangOutput::Watchdog(action, timer))
     }
 
-    /// Forgets the workers of the attempt, which have exited.
     pub(crate) fn clear(&mut self) {
         self.watches.clear();
         self.troubles.clear();

@@ -27,7 +27,6 @@ const BATCH: usize = 64 * 1024;
 /// Number of reads of all pipes before they count as empty.
 const MOST_ROUNDS: usize = 32;
 
-/// Number of pipes per system call.
 const EVENTS: usize = 64;
 
 /// Writer of a pipe, and the content.
@@ -54,7 +53,6 @@ impl Drop for Pipe {
     }
 }
 
-/// All pipes of the run.
 #[derive(Debug)]
 pub(crate) struct Pipes {
     poller: AsyncFd<Poller>,
@@ -109,7 +107,6 @@ impl Pipes {
         Ok(())
     }
 
-    /// Returns the path of a pipe.
     pub(crate) fn path(&self, source: Source) -> Option<&Path> {
         let pipe = self.open.iter().find(|pipe| pipe.source == source)?;
         Some(&pipe.path)

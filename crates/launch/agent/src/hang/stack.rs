@@ -21,10 +21,8 @@ const LIMIT: Duration = Duration::from_secs(4);
 /// Maximum size of the output: enough for a thousand threads with deep stacks.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Maximum length of a name, in characters.
 const LONGEST_NAME: usize = 300;
 
-/// Maximum number of frames.
 const MOST_FRAMES: usize = 64;
 
 #[derive(Deserialize)]
@@ -109,7 +107,7 @@ fn parse(output: &[u8], pid: u32) -> Result<Vec<PythonFrame>, String> {
     Ok(frames)
 }
 
-/// Escapes a name that the program has chosen, and limits its length.
+/// Escapes a name that the program has chosen, and shortens it.
 fn shown(name: &str) -> String {
     escape(name).chars().take(LONGEST_NAME).collect()
 }

@@ -31,7 +31,6 @@ pub(crate) enum HangEvent {
     Lines(Vec<(Source, SplitLine)>),
     /// The agent can no longer wait for the pipes.
     Broken(io::Error),
-    /// A deadline of a watch has passed.
     Due,
     /// An inspection found the stacks of all workers.
     Inspected(Vec<WorkerStack>),
@@ -46,13 +45,11 @@ pub(super) enum Trouble {
         timer: FileTimer,
         late: Duration,
     },
-    /// A worker sent no heartbeat in time.
     Missed(Missed),
     /// No worker of the group makes progress.
     Stuck { silent: Duration, limit: Duration },
 }
 
-/// All watches of the run.
 pub(crate) struct Watches {
     pipes: Option<Pipes>,
     directory: Option<PathBuf>,
@@ -104,18 +101,15 @@ impl Watches {
         Ok(watches)
     }
 
-    /// Returns the environment variable of a worker for the watches.
     pub(crate) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
         let path = self.pipes.as_ref()?.path(Source::Heartbeat(local_rank))?;
         Some((env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
     }
 
-    /// Returns `true` if any watch is on.
     fn on(&self) -> bool {
         self.pipes.is_some() || self.progress.is_some()
     }
 
-    /// Records that a worker was started.
     pub(crate) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
         if !self.on() {
             return;
@@ -127,7 +121,6 @@ impl Watches {
         }
     }
 
-    /// Records that a worker has exited.
     pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);
@@ -138,8 +131,7 @@ impl Watches {
         }
     }
 
-    /// Forgets the workers of the attempt, which have exited.
-    /// The last lines that they wrote no longer matter.
+    /// Forgets the exited workers of the attempt; the last lines that they wrote no longer matter.
     pub(super) fn clear(&mut self) {
         if !self.on() {
             return;
@@ -182,7 +174,6 @@ impl Watches {
         .min()
     }
 
-    /// Closes the pipes.
     pub(super) fn close(&mut self) {
         self.pipes = None;
         self.heartbeats = Heartbeats::default();
@@ -250,7 +241,6 @@ impl Watches {
             .collect()
     }
 
-    /// Returns the workers whose heartbeat is missing.
     pub(super) fn missed(&mut self, now: Mono) -> Vec<Missed> {
         self.heartbeats.missed(now)
     }

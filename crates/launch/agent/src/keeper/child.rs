@@ -41,7 +41,7 @@ const PASSED_ON: [Signal; 12] = [
     Signal::WINCH,
 ];
 
-/// Signals with which users end a run.
+/// Signals that request an exit.
 const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Time for leftovers to exit after SIGKILL; then the process stops waiting.
@@ -53,7 +53,6 @@ pub(super) fn block_signals() -> Result<(), AgentError> {
     blocked.map_err(system("block signals"))
 }
 
-/// Creates the event loop of a keeper or a guard.
 pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
     Builder::new_current_thread()
         .enable_all()
@@ -62,8 +61,8 @@ pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
 }
 
 /// Makes this process the subreaper of its descendants.
-/// Call it before the start of the child if possible. Children that already exist are never
-/// cleared.
+///
+/// Call this function before the start of the child if possible: it never clears earlier children.
 pub(super) fn adopt_orphans() -> Result<Leftovers, AgentError> {
     Leftovers::adopt().map_err(system("adopt orphans (subreaper)"))
 }
@@ -74,9 +73,10 @@ pub(super) struct Attendant {
     job_control: JobControl,
     children: unix::Signal,
     leftovers: Leftovers,
-    /// `true` in the keeper: Ctrl-Z stops it too, and its child is always resumed.
+    /// `true` in the keeper:
+    ///
+    /// Ctrl-Z stops the keeper too, and the keeper resumes its child.
     outermost: bool,
-    /// Signals that were passed on.
     passed_on: Vec<Signal>,
     /// State of an agent that is stopped, and of its workers.
     stopped: StoppedAgent,
@@ -157,7 +157,8 @@ impl Attendant {
     }
 
     /// Returns `true` if a signal that was passed on explains a child's exit.
-    /// Any signal that requests an exit does.
+    ///
+    /// Any signal that requests an exit explains it.
     pub(super) fn has_ended_it(&self, status: ExitStatus) -> bool {
         let by = status.signal().and_then(Signal::from_named_raw);
         let mut passed_on = self.passed_on.iter();

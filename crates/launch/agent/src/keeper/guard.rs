@@ -25,8 +25,8 @@ use crate::signals::unblock;
 use crate::spawn::{detach_agent, name_this_process};
 
 /// Name of the guard's process.
-/// It shares no word with the program or its arguments. A kill by name therefore does not reach all
-/// three processes.
+/// This name shares no word with the program or its arguments, so that a kill by name does not
+/// reach all three processes.
 const NAME: &CStr = c"launch-guard";
 
 /// Report of the guard to the keeper.
@@ -80,7 +80,6 @@ pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
     process::exit(0)
 }
 
-/// Keeper, as its guard knows it.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) pid: Pid,
@@ -172,8 +171,7 @@ fn guard(
     })
 }
 
-/// Returns the pause before the restart of an agent that was killed.
-/// `None` if the agent must not be restarted.
+/// Returns the pause before the restart of an agent, or `None` for no restart.
 fn next_life(
     lives: &mut Lives,
     kept: Option<&Kept>,

@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use rdzv_core::signal;
 
-/// Limit of a short life: shorter lives count against the restarts.
+/// Lives shorter than this count against the limit on restarts.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// Limit of a very short life: a pause follows shorter lives.
+/// After a life shorter than this, a pause precedes the restart.
 const VERY_SHORT: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Lives of a process that is restarted if it is killed.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     /// Number of consecutive short lives.

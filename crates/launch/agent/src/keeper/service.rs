@@ -91,8 +91,9 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
     }
 }
 
-/// Waits for the exit of the service, and passes signals on to it.
-/// Also returns `true` if there were any signals.
+/// Waits for the exit of the service, and passes signals on to the service.
+///
+/// The result is `true` if this process received a signal.
 fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentError> {
     let mut is_told = false;
     loop {
@@ -109,7 +110,7 @@ fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentErr
     }
 }
 
-/// Returns `true` if a signal ends this process before the time is over.
+/// Returns `true` if this process receives a signal to exit within `time`.
 fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
     let deadline = Instant::now() + time;
     loop {
@@ -122,7 +123,7 @@ fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
     }
 }
 
-/// Returns the next signal to this process, if one arrives in time.
+/// Returns the next signal to this process, if one arrives within `within`.
 fn next(signals: &SignalFd, within: Option<Duration>) -> Result<Option<Signal>, AgentError> {
     let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], within);
     let info = signals.read_signal();

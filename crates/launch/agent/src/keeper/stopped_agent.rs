@@ -31,7 +31,6 @@ impl StoppedAgent {
         }
     }
 
-    /// Records that the agent is stopped.
     pub(super) fn begin(&mut self) {
         self.is_due = self.kept.is_some();
     }
@@ -41,7 +40,8 @@ impl StoppedAgent {
         self.is_due = false;
     }
 
-    /// Stops all descendants of the agent once the lease of its workers is over.
+    /// Stops all descendants of the agent after their lease has ended.
+    ///
     /// Never returns if there is nothing to do. Cancel-safe: the caller may drop the future.
     pub(super) async fn stop_in_time(&mut self, agent: Pid) {
         if !self.is_due {

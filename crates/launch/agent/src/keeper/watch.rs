@@ -48,7 +48,6 @@ pub fn launcher_pid() -> u32 {
     u32::try_from(launcher().as_raw_nonzero().get()).unwrap_or_default()
 }
 
-/// Returns the same as [`launcher_pid`], as a [`Pid`].
 pub(crate) fn launcher() -> Pid {
     around().map_or_else(getpid, |(keeper, _)| keeper)
 }

@@ -77,7 +77,6 @@ impl Tails {
         self.lock().insert(local_rank, VecDeque::new());
     }
 
-    /// Adds output of a worker.
     pub(super) fn retain(&self, local_rank: LocalRank, bytes: &[u8]) {
         let mut tails = self.lock();
         let tail = tails.entry(local_rank).or_default();
@@ -101,7 +100,7 @@ impl Tails {
     }
 }
 
-/// Command that the agent sends to a copying thread.
+/// Command from the agent to a copying thread.
 enum Command {
     Add(Stream),
     /// Dropped once all output received before this command has been copied.
@@ -118,7 +117,7 @@ pub(crate) struct Capture {
     tails: Tails,
     /// Terminals among the workers' streams.
     terminals: Vec<Weak<OwnedFd>>,
-    /// Number of streams until now.
+    /// Number of streams that were ever captured.
     streams: u64,
     /// Number of bytes that were read from workers but not yet written.
     unshown: Arc<AtomicU64>,
@@ -211,7 +210,6 @@ impl Capture {
         let _ = drained.await;
     }
 
-    /// Returns the number of bytes that were read from workers but not yet written.
     pub(crate) fn unshown(&self) -> u64 {
         self.unshown.load(Ordering::Relaxed)
     }
@@ -272,15 +270,14 @@ fn start(file: Target, tails: Tails, unshown: Arc<AtomicU64>) -> io::Result<Send
     Ok(commands)
 }
 
-/// One captured stream of a worker.
 struct Stream {
     id: u64,
     local_rank: LocalRank,
     target: Target,
     pipe: Arc<OwnedFd>,
-    /// `true` if the bytes are written as they come, without regard to lines.
+    /// `true` if bytes are written as they arrive, without regard to lines.
     is_shown_directly: bool,
-    /// `true` if the beginning of a line waits for its end.
+    /// `true` if the thread buffers the beginning of a line until its end arrives.
     holds_lines: bool,
     /// Beginning of an unfinished line, without the part that was shown.
     pending: Vec<u8>,
@@ -400,7 +397,6 @@ impl Stream {
     }
 }
 
-/// State of a thread.
 struct Copier {
     commands: Mailbox<Command>,
     streams: Vec<Stream>,
@@ -475,7 +471,6 @@ impl Copier {
         ready.map(|(stream, _)| stream.id).collect()
     }
 
-    /// Copies what the pipes contain until now.
     fn copy_all(&mut self, with_unfinished: bool) {
         loop {
             let all: Vec<u64> = match self.with_long_line() {
@@ -547,7 +542,7 @@ impl Copier {
         Copied::Some
     }
 
-    /// Shows the beginning of a stream's line.
+    /// Shows the beginning of a stream's unfinished line.
     fn flush(&mut self, at: usize) {
         let Some(stream) = self.streams.get_mut(at) else {
             return;

@@ -28,7 +28,6 @@ const FURTHEST: usize = 64;
 /// Memory of a waiting line in addition to its text.
 const EACH: usize = 32;
 
-/// Number of one stream of one worker.
 pub(super) type StreamId = u64;
 
 /// Text that waits in at least one queue.
@@ -56,7 +55,6 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Queue {
     lines: VecDeque<Waiting>,
-    /// `true` if the stream has ended.
     ended: bool,
 }
 
@@ -64,7 +62,7 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     queues: BTreeMap<StreamId, Queue>,
-    /// Each waiting and compared text, and the number of queues that it waits in.
+    /// Number of queues in which each compared text waits.
     texts: HashMap<Rc<[u8]>, usize>,
     bytes: usize,
     arrived: u64,
@@ -72,7 +70,6 @@ pub(super) struct Fold {
     last: Vec<StreamId>,
 }
 
-/// Line that leaves.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Folded {
     /// Streams of the line, in ascending order.
@@ -82,12 +79,10 @@ pub(super) struct Folded {
 }
 
 impl Fold {
-    /// Adds a stream.
     pub(super) fn add(&mut self, stream: StreamId) {
         self.queues.entry(stream).or_default();
     }
 
-    /// Marks a stream as ended.
     pub(super) fn end(&mut self, stream: StreamId) {
         if let Some(queue) = self.queues.get_mut(&stream) {
             queue.ended = true;
@@ -147,12 +142,10 @@ impl Fold {
         self.queues.contains_key(&stream)
     }
 
-    /// Returns `true` if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Returns the line that is at the head of every queue.
     fn unanimous(&self) -> Option<Text> {
         let mut common: Option<&Text> = None;
         for queue in self.queues.values() {
@@ -278,7 +271,6 @@ impl Fold {
     }
 }
 
-/// Returns the memory of a waiting text.
 fn size(text: &[u8]) -> usize {
     text.len() + 3 * EACH
 }

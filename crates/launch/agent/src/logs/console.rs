@@ -22,14 +22,12 @@ use super::line_assembler::Piece;
 /// Output stream of this process: standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    /// Standard output of the agent.
     Stdout,
-    /// Standard error of the agent.
     Stderr,
 }
 
 impl Target {
-    /// Returns the name of the stream for use in messages.
+    /// Returns the name of the stream for messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -104,7 +102,6 @@ impl Batch {
     }
 }
 
-/// The two output streams of this process.
 #[derive(Debug)]
 pub(super) struct Console {
     stdout: Mutex<Cursor>,
@@ -142,7 +139,6 @@ impl Cursor {
 }
 
 impl Console {
-    /// Returns the console of this process.
     pub(super) fn get() -> &'static Self {
         static CONSOLE: OnceLock<Console> = OnceLock::new();
         CONSOLE.get_or_init(|| {
@@ -162,7 +158,6 @@ impl Console {
         })
     }
 
-    /// Returns `true` if stdout and stderr are the same file.
     pub(super) fn is_one_file(&self) -> bool {
         self.stderr.is_none()
     }
@@ -317,7 +312,7 @@ fn piece_length(bytes: &[u8], most: usize) -> usize {
     }
 }
 
-/// Writes all bytes, without a time limit.
+/// Writes all bytes; blocks until the reader accepts them.
 pub(super) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match write(fd, bytes) {

@@ -9,7 +9,6 @@ use tracing::warn;
 
 use super::line_assembler::{LONGEST_LINE, Piece};
 
-/// File of the filtered log.
 #[derive(Debug)]
 pub(super) struct FilteredLog {
     pub(super) path: PathBuf,

@@ -22,7 +22,6 @@ use super::filter::FilteredLog;
 use crate::private_directory::unique;
 use crate::{AgentError, LogBase};
 
-/// Directory of one agent's run.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
@@ -30,7 +29,6 @@ pub(super) struct RunDirectory {
     temporary: Option<PathBuf>,
 }
 
-/// Directory of one attempt.
 #[derive(Debug)]
 pub(super) struct AttemptDirectory {
     path: PathBuf,
@@ -86,7 +84,6 @@ impl RunDirectory {
 }
 
 impl AttemptDirectory {
-    /// Creates the directory of a worker.
     pub(super) fn worker(&self, local_rank: LocalRank) -> Result<PathBuf, AgentError> {
         let path = self.path.join(local_rank.to_string());
         match fs::create_dir(&path) {

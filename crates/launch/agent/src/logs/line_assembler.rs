@@ -13,7 +13,6 @@ pub(super) const LONGEST_LINE: usize = 64 << 10;
 /// Capacity of the buffer that stays allocated between lines.
 const IDLE_CAPACITY: usize = 4 << 10;
 
-/// Assembler of the lines of one stream.
 #[derive(Debug, Default)]
 pub(super) struct LineAssembler {
     /// Beginning of an unfinished line, without the part that was emitted.
@@ -24,7 +23,6 @@ pub(super) struct LineAssembler {
     after_return: bool,
 }
 
-/// Part of the output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece<'a> {
     /// Clean text without the end of the line.

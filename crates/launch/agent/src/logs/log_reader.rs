@@ -16,10 +16,8 @@ pub(super) const HOLD: Duration = Duration::from_millis(150);
 /// A long line is one that does not fit in the buffer.
 pub(super) const LONG_LINE: Duration = Duration::from_millis(500);
 
-/// Log file that is being copied to the console.
 #[derive(Debug)]
 pub(super) struct LogReader {
-    /// Path of the file, for the file-system watch.
     pub(super) path: PathBuf,
     /// The log file, open for reading from its beginning.
     pub(super) file: File,
@@ -27,7 +25,7 @@ pub(super) struct LogReader {
     pub(super) stream: LogStream,
     lines: LineAssembler,
     filter: Filter,
-    /// Time at which the buffered part of an incomplete line is flushed.
+    /// Time at which the buffered part of an incomplete line is shown.
     pub(super) flush_at: Option<Instant>,
     /// Time at which a line that was too long to be buffered began on the console.
     long_since: Option<Instant>,
@@ -125,7 +123,7 @@ impl LogReader {
         }
     }
 
-    /// Flushes the beginning of a line whose buffering time has expired.
+    /// Shows the beginning of a line whose buffering time has expired.
     pub(super) fn flush_if_due(&mut self, now: Instant, output: &mut Output) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
@@ -138,7 +136,6 @@ impl LogReader {
         }
     }
 
-    /// Ends the last line.
     pub(super) fn finish(&mut self, output: &mut Output) {
         let (stream, filter) = (&self.stream, &mut self.filter);
         self.lines.finish(|piece| {

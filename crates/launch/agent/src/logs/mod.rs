@@ -1,6 +1,6 @@
 //! Output of the workers.
 //!
-//! Workers write directly into their files. No other process of ours is in between, so a slow or
+//! Workers write directly into their files. No other rdzv process is in between, so a slow or
 //! dead reader of the output neither slows workers down nor ends them. Output that goes to no file
 //! passes through `capture`, or workers inherit the console.
 //!

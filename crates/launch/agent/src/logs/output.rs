@@ -14,7 +14,6 @@ use super::line_assembler::Piece;
 /// Stream number of folded lines; readers never reach it.
 const FOLDED: StreamId = u64::MAX;
 
-/// Parts of a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
     pub(super) template: String,
@@ -23,13 +22,11 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// Returns the prefix of a line of these workers.
     pub(super) fn prefix(&self, workers: &[WorkerRanks]) -> String {
         environment::line_prefix(&self.template, &self.role, workers, &self.hostname)
     }
 }
 
-/// One stream of one worker.
 #[derive(Debug)]
 pub(super) struct LogStream {
     pub(super) id: StreamId,
@@ -38,12 +35,11 @@ pub(super) struct LogStream {
     pub(super) prefix: Vec<u8>,
 }
 
-/// Writes a batch. Without a reader, only the files get the output.
+/// Writes a batch to the console; an error leaves the output only in the files.
 fn write(console: &Console, target: Target, stream: StreamId, batch: &mut Batch) {
     let _ = console.write(target, stream, batch);
 }
 
-/// Path of all lines to the console.
 #[derive(Debug)]
 pub(super) struct Output {
     console: &'static Console,
@@ -79,7 +75,6 @@ impl Output {
         }
     }
 
-    /// Adds a stream.
     pub(super) fn add(&mut self, stream: &LogStream) {
         if let Some(folds) = &mut self.folds {
             folds.ranks.insert(stream.id, stream.ranks);
@@ -103,7 +98,6 @@ impl Output {
         }
     }
 
-    /// Writes the pieces that were added from this stream.
     pub(super) fn flush(&mut self, stream: &LogStream) {
         write(self.console, stream.target, stream.id, &mut self.batch);
     }
@@ -115,21 +109,18 @@ impl Output {
         }
     }
 
-    /// Returns the time at which the next waiting line is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let folds = self.folds.as_ref()?;
         let deadlines = [folds.stdout.deadline(), folds.stderr.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Marks a stream as ended.
     pub(super) fn end(&mut self, stream: &LogStream) {
         if let Some(folds) = &mut self.folds {
             folds.of(stream.target).end(stream.id);
         }
     }
 
-    /// Returns `true` if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.folds
             .as_ref()
@@ -178,7 +169,6 @@ impl Folds {
         &self.prefix.1
     }
 
-    /// Forgets the streams that have ended.
     fn forget_ended(&mut self) {
         let (stdout, stderr) = (&self.stdout, &self.stderr);
         self.ranks

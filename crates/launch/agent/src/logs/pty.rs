@@ -8,7 +8,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
-/// Size that is used if the terminal reports none.
+/// Columns and rows that are used if the terminal reports none.
 const USUAL: (u16, u16) = (80, 24);
 
 /// Both ends of a worker's stream: the agent reads, the worker writes.
@@ -35,7 +35,6 @@ pub(super) fn open_terminal(size: (u16, u16)) -> io::Result<Ends> {
     Ok(Ends { reader, writer })
 }
 
-/// Opens a pipe.
 pub(super) fn open_pipe() -> io::Result<Ends> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     do_not_block(&reader)?;

@@ -42,25 +42,20 @@ const MOST_KEPT: usize = 256 << 10;
 /// Time without progress of the agent after which the relay drops output.
 const STALL: Duration = Duration::from_secs(5);
 
-/// Largest payload of a packet.
 const PACKET: usize = 32 << 10;
 
-/// Number of bytes that one turn of a stream reads.
+/// Number of bytes that the relay reads from a stream per turn.
 const TURN: usize = 64 << 10;
 
-/// Number of a stream.
 pub(super) type StreamId = u64;
 
-/// Agent's end of the relay.
 #[derive(Debug)]
 pub(crate) struct Relay {
     socket: OwnedFd,
 }
 
-/// Packet of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packet<'a> {
-    /// Bytes of a stream.
     Output(StreamId, &'a [u8]),
     /// Number of bytes of the stream that were dropped here.
     Dropped(StreamId, u64),
@@ -104,7 +99,6 @@ impl Relay {
         Ok((Self { socket: ours }, RelayEnd::new(theirs)))
     }
 
-    /// Starts the relay as a thread.
     pub(crate) fn start_thread() -> io::Result<Self> {
         let (relay, end) = Self::pair()?;
         thread::Builder::new()
@@ -114,7 +108,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Makes the relay read a stream from now on.
+    /// Makes the relay read a stream.
     pub(super) fn add(&self, stream: StreamId, reader: BorrowedFd<'_>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -168,7 +162,6 @@ impl AsFd for Relay {
     }
 }
 
-/// Data that waits to be sent.
 enum Waiting {
     Output(StreamId, Vec<u8>),
     Ended(StreamId),
@@ -192,7 +185,6 @@ pub(crate) struct RelayEnd {
     buffer: Vec<u8>,
 }
 
-/// Error that the agent has exited.
 struct Gone;
 
 impl RelayEnd {
@@ -260,9 +252,10 @@ impl RelayEnd {
         Ok(())
     }
 
-    /// Adjusts the stall time of the agent after a wait.
-    /// If this process did not run, the agent perhaps did not run either: the machine was suspended
-    /// or overloaded. The agent then had no time to take output.
+    /// Adjusts the stall time after a wait in `poll`.
+    ///
+    /// If this process did not run, the agent perhaps did not run either, and could not take
+    /// output. The machine was suspended or overloaded, for example.
     fn has_waited(&mut self, time: Duration) {
         self.progress += time.saturating_sub(STALL / 2);
     }
@@ -357,7 +350,6 @@ impl RelayEnd {
         Ok(())
     }
 
-    /// Handles the commands of the agent.
     fn receive(&mut self) -> Result<(), Gone> {
         loop {
             let mut head = [0; HEAD];

@@ -16,13 +16,11 @@ use tracing::debug;
 
 use super::log_reader::LogReader;
 
-/// Size of the end that is retained, in bytes.
 pub(super) const RETAINED: u64 = 64 << 10;
 
 /// Delay before a growing file is trimmed; until then it uses disk space.
 const TRIM_AFTER: Duration = Duration::from_millis(250);
 
-/// File that retains only its end.
 #[derive(Debug)]
 pub(super) struct RetainedFile {
     /// Reader that copies the file to the console if its worker fails.
@@ -46,7 +44,6 @@ impl RetainedFile {
         })
     }
 
-    /// Records that the file has grown.
     pub(super) fn changed(&mut self, now: Instant) {
         if !self.refused {
             self.trim_at.get_or_insert(now + TRIM_AFTER);

@@ -29,7 +29,6 @@ pub(crate) struct WorkerStreams {
     pub(crate) error_file: Option<PathBuf>,
 }
 
-/// Destination of one stream of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
     /// The console, to which the worker writes directly.
@@ -42,7 +41,6 @@ enum Destination {
     Retained,
 }
 
-/// Output of all workers in a run.
 #[derive(Debug)]
 pub(crate) struct Logs {
     plan: LogPlan,
@@ -50,7 +48,6 @@ pub(crate) struct Logs {
     labels: Labels,
     run: Option<RunDirectory>,
     attempt: Option<AttemptDirectory>,
-    /// `true` if this attempt is a restart.
     is_restart: bool,
     thread: Option<Tail>,
     /// Files of the workers of this attempt.
@@ -117,7 +114,6 @@ impl Logs {
         Ok(())
     }
 
-    /// Opens the files that one worker writes to.
     pub(crate) fn streams(&mut self, ranks: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
         match self.open(ranks) {
             Err(error) if self.is_restart => {
@@ -218,7 +214,6 @@ impl Logs {
         wanted.map(|attempt| attempt.filtered(&name)).transpose()
     }
 
-    /// Returns the texts that select lines for the filtered log.
     fn needles(&self, target: Target) -> &Vec<String> {
         match target {
             Target::Stdout => &self.plan.stdout_filters,
@@ -240,7 +235,6 @@ impl Logs {
         self.failed.insert(local_rank);
     }
 
-    /// Finishes this attempt's files after every process has closed them.
     pub(crate) fn writers_are_gone(&mut self) {
         if self.thread.is_none() {
             return;

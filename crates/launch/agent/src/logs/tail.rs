@@ -34,11 +34,8 @@ const BUFFER: usize = 64 << 10;
 /// The number of watches is limited per user.
 const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 
-/// Command of the agent to the thread.
 pub(super) enum Command {
-    /// Copy a file from its beginning.
     Add(LogReader),
-    /// Retain the end of a file.
     Retain(RetainedFile),
     /// All writers of the current files have exited.
     /// The thread copies the retained output of these failed workers to the console.
@@ -106,7 +103,6 @@ impl Tail {
     }
 }
 
-/// State of the thread.
 struct Copier {
     commands: Mailbox<Command>,
     copied: Arc<AtomicU64>,
@@ -178,7 +174,6 @@ impl Copier {
         }
     }
 
-    /// Copies a file from now on.
     fn begin(&mut self, id: StreamId, mut reader: LogReader, output: &mut Output) {
         reader.stream.id = id;
         output.add(&reader.stream);
@@ -199,7 +194,6 @@ impl Copier {
         }
     }
 
-    /// Closes the files that have been copied to their ends.
     fn close_finished(&mut self, output: &mut Output) {
         let watches = &mut self.watches;
         self.readers.retain(|id, reader| {
@@ -290,7 +284,7 @@ const LATE: Duration = Duration::from_millis(50);
 /// Limit on consecutive stalls that postpone the beginnings of lines.
 const MOST_STALLS: u32 = 3;
 
-/// Times in which the machine, or its owner, did not let this thread run.
+/// Counter of waits in which this thread was not scheduled in time.
 #[derive(Debug, Default)]
 struct Stalls {
     in_a_row: u32,
@@ -316,7 +310,6 @@ impl Stalls {
 /// for every line.
 const ONCE: inotify::WatchFlags = inotify::WatchFlags::MODIFY.union(inotify::WatchFlags::ONESHOT);
 
-/// All inotify watches.
 struct Watches {
     inotify: Option<OwnedFd>,
     streams: BTreeMap<i32, StreamId>,

@@ -15,7 +15,6 @@ pub struct InfoLines {
     role: String,
     entry_point: String,
     event_log_handler: String,
-    /// `true` if the first attempt has begun.
     began: bool,
 }
 
@@ -31,7 +30,6 @@ impl InfoLines {
         }
     }
 
-    /// Returns the lines of an event, without the role.
     pub(super) fn lines(&mut self, event: &AgentEvent) -> Vec<String> {
         let line = |text: &str| vec![text.to_owned()];
         match event {

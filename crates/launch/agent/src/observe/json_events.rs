@@ -56,7 +56,6 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
     }
 }
 
-/// Returns the fields of an event.
 fn fields(event: &AgentEvent) -> Value {
     match event {
         AgentEvent::RendezvousBegan { restart_count, .. } => {
@@ -224,7 +223,6 @@ fn fields(event: &AgentEvent) -> Value {
     }
 }
 
-/// Returns the fields of an event about coordinator, voters or fence.
 fn group(message: &str, event: &GroupEvent) -> Value {
     match event {
         GroupEvent::CoordinatorChanged {
@@ -254,7 +252,7 @@ fn group(message: &str, event: &GroupEvent) -> Value {
     }
 }
 
-/// Returns the fields of a worker together with further fields.
+/// Merges the worker's ranks and process id into `more`.
 fn about(worker: &WorkerIdentity, more: Value) -> Value {
     let mut fields = Map::new();
     fields.insert("local_rank".to_owned(), worker.local_rank.0.into());

@@ -210,7 +210,6 @@ impl TorchelasticEvents {
         })
     }
 
-    /// Returns the whole seconds since the first rendezvous.
     fn since_start(&self, at: Wall) -> u64 {
         let started = self.started.unwrap_or(at);
         at.since(started).as_secs()

@@ -42,11 +42,8 @@ pub struct AgentMetrics {
     local_world_size: u32,
     max_restarts: u32,
     restart_count: u32,
-    /// Time at which the rendezvous of this attempt began.
     began: Wall,
-    /// Time at which the ranks of this attempt were known.
     assigned: Wall,
-    /// Number of workers of this attempt that were started.
     started: u32,
     /// Time at which the agent began to stop the group, if it did.
     stopping: Option<Wall>,
@@ -55,7 +52,6 @@ pub struct AgentMetrics {
     /// Time at which the restart that led to this attempt began.
     /// This is the end of the previous attempt; `None` for the first one.
     restarted: Option<Wall>,
-    /// `true` if the failure of this attempt was published as `unhealthy`.
     unhealthy: bool,
 }
 
@@ -135,7 +131,7 @@ impl AgentMetrics {
         self.unhealthy |= state == GroupState::Unhealthy;
     }
 
-    /// Publishes a state as the result of a poll of the workers.
+    /// Publishes a state in the way of torchelastic's poll.
     fn monitored(&mut self, at: Wall, state: GroupState, remaining: u32) {
         self.of_workers(at, "remaining_restarts", i64::from(remaining));
         self.of_workers(at, &state.name().to_lowercase(), 1);

@@ -37,7 +37,6 @@ use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn
 /// Maximum number of a failed worker's last stderr lines that are kept.
 const MOST_LINES: usize = 200;
 
-/// One worker of the current attempt.
 #[derive(Debug)]
 struct Worker {
     identity: WorkerIdentity,
@@ -49,13 +48,10 @@ struct Worker {
     /// The exit of the worker is then a failure with this cause, and not a consequence of a stop.
     kill_cause: Option<Cause>,
     error_file: Option<PathBuf>,
-    /// The kernel's counters at the start of the worker.
     oom_kills: OutOfMemoryKills,
-    /// Evidence that the kernel killed the worker for lack of memory, if any.
     out_of_memory: Option<String>,
 }
 
-/// Supervisor of workers that are processes.
 pub(crate) struct ProcessSupervisor {
     config: Arc<AgentConfig>,
     workers: BTreeMap<LocalRank, Worker>,
@@ -76,7 +72,6 @@ pub(crate) struct ProcessSupervisor {
     oom_counters: OutOfMemoryCounters,
 }
 
-/// Reason why the supervisor woke up.
 enum Wakeup<H> {
     Exits(std::io::Result<Vec<(LocalRank, Exit)>>),
     Orphans,
@@ -279,7 +274,6 @@ impl ProcessSupervisor {
         }
     }
 
-    /// Finds workers that the kernel has held in a wait for too long.
     fn check_kernel_holds(&mut self, now: Now) -> Vec<WorkerEvent> {
         let running: Vec<(LocalRank, Pid)> = running(&self.workers, &self.exits)
             .map(|worker| (worker.identity.local_rank, worker.pid))
@@ -303,7 +297,6 @@ impl ProcessSupervisor {
         ]
     }
 
-    /// Returns the process ids of the workers that are not reaped yet.
     fn watched_pids(&self) -> HashSet<Pid> {
         self.workers
             .iter()
@@ -647,7 +640,7 @@ impl Supervisor for ProcessSupervisor {
 pub(crate) fn signal_name(number: i32) -> String {
     signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
 }
-/// Returns the process that traces another one, usually a debugger.
+/// Returns the process that traces `pid`, usually a debugger.
 fn tracer(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

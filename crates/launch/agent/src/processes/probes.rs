@@ -10,14 +10,14 @@ use rustix::fs::statvfs;
 /// Exit codes of a shell that could not execute its input.
 const NOT_EXECUTED: [i32; 3] = [2, 126, 127];
 
-/// First bytes of every Linux program.
+/// First bytes of every ELF program.
 const ELF: [u8; 4] = *b"\x7fELF";
-/// Offsets of the word size, the byte order and the processor architecture.
+/// Offsets of the word size, byte order and architecture in an ELF header.
 const KIND: [usize; 4] = [4, 5, 18, 19];
 
 /// Returns a cause from the surroundings of a worker, if there is one.
 ///
-/// `program` is the program of the worker, `logs` the folder of its output.
+/// `program` is the worker's program, and `logs` is the directory of its output.
 pub(super) fn explain(exit: Exit, program: &Path, logs: Option<&Path>) -> Option<Cause> {
     // If the kernel does not execute a file, the C library passes it to a shell. A machine may be
     // able to run programs for other architectures, so this check follows only a failure.

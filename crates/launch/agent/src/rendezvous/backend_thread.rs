@@ -46,22 +46,21 @@ enum Command {
     /// Confirm that the thread is alive.
     Ping(Sender<()>),
     /// Leave the rendezvous; this is the last command.
-    /// The thread signals the sender when it is done.
+    ///
+    /// The thread sends a message through the channel when it has left.
     Leave(LeaveReason, oneshot::Sender<()>),
 }
 
-/// Agent's end of the thread.
+/// Agent's handle of the thread.
 pub(super) struct BackendHandle {
     /// Input of the thread until the first join starts it.
     idle: Option<Rendezvous>,
     commands: Option<Sender<Command>>,
     interruption: Arc<Interruption>,
     joining: bool,
-    /// Round that this node is in.
     pub(super) round: Option<Box<JoinedRound>>,
 }
 
-/// Round that this node is in.
 pub(super) struct JoinedRound {
     pub(super) info: RendezvousInfo,
     /// Store of the round on separate connections.
@@ -85,7 +84,7 @@ impl JoinedRound {
         }
     }
 
-    /// Returns the round in the form that the worker group needs.
+    /// Converts the round for the worker group.
     fn round(&self, share_store: bool, losses_known_within: Duration) -> Round {
         let info = &self.info;
         Round {
@@ -131,8 +130,7 @@ impl BackendHandle {
         }
     }
 
-    /// Joins the next round.
-    /// The answer is [`Answer::Joined`] or [`Answer::NotNeeded`].
+    /// Joins the next round; the answer is [`Answer::Joined`] or [`Answer::NotNeeded`].
     pub(super) fn join(&mut self) -> io::Result<()> {
         self.round = None;
         self.joining = true;
@@ -155,7 +153,6 @@ impl BackendHandle {
         Ok(())
     }
 
-    /// Stores the result of a rendezvous.
     pub(super) fn joined(&mut self, round: Box<JoinedRound>) {
         self.joining = false;
         self.round = Some(round);
@@ -191,12 +188,10 @@ impl BackendHandle {
         }
     }
 
-    /// Notifies the other nodes that this node has failed permanently.
     pub(super) fn announce(&self, reason: String) {
         self.send(Command::Announce(reason));
     }
 
-    /// Reports to the rendezvous that all workers of this node have succeeded.
     pub(super) fn succeeded(&self) {
         self.send(Command::Succeeded);
     }
@@ -252,7 +247,6 @@ fn panicked() -> RendezvousError {
     }
 }
 
-/// Thread's end.
 struct Rendezvous {
     new_backend: NewBackend,
     member: JoiningAgent,

@@ -45,13 +45,12 @@ pub use rank_exchange::by_store as exchange_ranks;
 pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
 
-/// Operation that fails if there are too many threads.
+/// Operation in the error of a thread that cannot be started.
 const NO_THREAD: &str = "start a thread for the rendezvous";
 
 /// Name of the thread of the workers' store in the health check.
 const STORE_SERVER: &str = "store server";
 
-/// Returns the store of an agent without peers.
 fn in_memory() -> RoundStore {
     RoundStore::new(Arc::new(HashStore::new()))
 }
@@ -117,7 +116,7 @@ pub(crate) struct RendezvousHandle {
     local: LocalRendezvous,
     /// `None` if there is one node.
     backend: Option<BackendHandle>,
-    /// Number of joins until now.
+    /// Number of joins that the agent has requested.
     joins: u64,
     /// `true` if agents notify each other of preemption.
     hears_notices: bool,
@@ -211,7 +210,6 @@ impl RendezvousHandle {
         });
     }
 
-    /// Joins the other agents.
     pub(crate) fn join(&mut self) {
         self.joins += 1;
         // A join has separate limits on its waits, and may end threads of an earlier join.
@@ -281,7 +279,6 @@ impl RendezvousHandle {
         self.joins == join
     }
 
-    /// Empties the workers' store.
     pub(crate) fn purge(&mut self) {
         match &self.backend {
             Some(backend) => backend.purge(&self.run_id),
@@ -289,7 +286,6 @@ impl RendezvousHandle {
         }
     }
 
-    /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
         let (agents, join) = (round.group_world_size, self.joins);
         let given = self.round().and_then(|round| round.info.assignment);
@@ -335,7 +331,6 @@ impl RendezvousHandle {
         }
     }
 
-    /// Notifies the other agents that the scheduler will take the nodes away.
     pub(crate) fn announce_preemption(&mut self, signal: i32) {
         if self.backend.is_some() {
             preemption::announce(&self.store, signal, self.us.rank);
@@ -368,7 +363,7 @@ impl RendezvousHandle {
         });
     }
 
-    /// Leaves the other nodes; the receiver gets a message when that is done.
+    /// Leaves the other nodes; the receiver gets a message after that.
     pub(crate) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.store = in_memory();
         self.watched.clear();

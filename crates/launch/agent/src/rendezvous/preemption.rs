@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{Answer, RoundStore};
 
-/// Key with the signal number and the rank of the agent that received it.
+/// Key whose value is the signal number and the rank of its receiver.
 const KEY: &str = "rdzv/preempted";
 
 /// Timeout of one wait for the key; the agent then waits again.

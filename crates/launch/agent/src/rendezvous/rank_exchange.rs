@@ -45,7 +45,7 @@ pub fn by_store(store: &dyn Store, us: &RoleInfo, agents: u32) -> Result<Assignm
     Ok(read_all(store, &ours)?.remove(0))
 }
 
-/// Returns the result of the exchange if all agents are equal.
+/// Returns the result that the exchange has if all agents are equal.
 pub(super) fn without_store(us: &RoleInfo, agents: u32) -> Assignment {
     let base = us.rank.0 * us.local_world_size;
     let world_size = agents * us.local_world_size;

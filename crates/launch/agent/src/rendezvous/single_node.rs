@@ -19,7 +19,6 @@ const LOOPBACK: &str = "127.0.0.1";
 /// Time limit for reaching the server, which listens already.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Rendezvous of one node.
 #[derive(Debug)]
 pub(super) struct LocalRendezvous {
     /// Value of `--local-addr`: other nodes may have to reach the store there.
@@ -27,7 +26,6 @@ pub(super) struct LocalRendezvous {
     share_store: bool,
     master_port: MasterPort,
     policy: StorePolicy,
-    /// Number of rounds until now.
     rounds: u64,
     server: Option<TcpStoreServer>,
     /// Socket that reserves the port for the worker that hosts the store.

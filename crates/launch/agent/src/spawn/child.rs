@@ -151,8 +151,8 @@ pub(super) struct Setup {
     pub(super) processors: Option<CpuSet>,
 }
 
-/// Converts a list of processors.
-/// Processors from number 1,024 on are left out, because the set has no room for them.
+/// Converts a list of processors, without those from number 1,024 on, because the set has no room
+/// for them.
 pub(super) fn processors(list: &CpuList) -> CpuSet {
     let mut set = CpuSet::new();
     let known = list.iter().map(|processor| processor as usize);
@@ -219,7 +219,7 @@ struct Start<'a> {
     has_begun: bool,
     /// Change that the process makes to itself; empty once it executes the program.
     step: &'static str,
-    /// Error number of the reason why the program was not executed.
+    /// Error number with which the last attempt to execute the program failed.
     failed: Option<i32>,
 }
 
@@ -316,7 +316,7 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Resets all handled signals and SIGPIPE to their defaults; then unblocks all.
-/// This process ignores SIGPIPE.
+/// Rust programs such as this process ignore SIGPIPE.
 fn reset_signals() {
     for signal in nix::sys::signal::Signal::iterator() {
         // SAFETY: an all-zero `sigaction` is valid: it is the default effect, with no flags.
@@ -397,7 +397,6 @@ pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Returns the numbers above 2 of descriptors that are, or may be, open.
 fn descriptors() -> io::Result<Vec<i32>> {
     match std::fs::read_dir("/proc/self/fd") {
         Ok(entries) => entries

@@ -21,7 +21,6 @@ pub(super) struct Candidate {
     pub(super) shell_arguments: Vec<CString>,
 }
 
-/// Program, its arguments and its whole environment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Program {
     /// Files to try, in this order.

@@ -13,7 +13,6 @@ use super::tree::Tree;
 const NODES: &str = "/sys/devices/system/node";
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// Returns this process's affinity mask.
 pub(super) fn affinity() -> CpuList {
     match sched_getaffinity(None::<Pid>) {
         Ok(set) => (0..CpuSet::MAX_CPU)

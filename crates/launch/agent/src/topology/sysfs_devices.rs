@@ -26,7 +26,6 @@ const INTEL: [&str; 2] = ["/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915"
 /// PCI class "other display controller", which data-center devices have.
 const NO_DISPLAY: &str = "0x038000";
 
-/// Returns all accelerators of the machine.
 pub(super) fn accelerators(tree: &Tree) -> Accelerators {
     Accelerators {
         nvidia: nvidia(tree),

@@ -12,7 +12,6 @@ use super::PlacementError;
 /// The largest one is `mountinfo` of a host with many containers.
 const MOST: u64 = 4 << 20;
 
-/// Tree of files.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
     root: PathBuf,

@@ -8,7 +8,6 @@ use rdzv_core::escape::{escape, escape_lines};
 use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 
-/// The serialized form of a failure.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {
@@ -42,7 +41,7 @@ pub fn rfc3339(at: Wall) -> String {
 }
 
 impl Record {
-    /// Halves the longest part; `false` if nothing is left to shorten.
+    /// Halves the longer of stderr and traceback; `false` if both are used up.
     pub(super) fn shorten(&mut self) -> bool {
         let tail: usize = self.stderr_tail.iter().map(String::len).sum();
         let traceback = self.traceback.as_ref().map_or(0, String::len);

@@ -27,7 +27,6 @@ use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
 
-/// State of the other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     /// The last superseded round, the change and the reason.
@@ -38,7 +37,6 @@ pub(super) struct Others {
     /// Last failure, and the time at which it becomes final.
     /// Until then, the loss of a node may explain the failure.
     unexplained: Option<(Mono, WorkerExit)>,
-    /// `true` if no further round will be formed.
     ended: bool,
     /// Time at which the group stops waiting at the exit barrier.
     barrier_deadline: Option<Mono>,
@@ -53,7 +51,6 @@ impl Others {
             .map(|(_, cause, reason)| (*cause, reason.clone()))
     }
 
-    /// Records that this node has entered a round.
     pub(super) fn enter(&mut self, round: u64) {
         self.entered = Some(round);
     }
@@ -72,7 +69,6 @@ impl Others {
         self.unexplained.is_some()
     }
 
-    /// `true` if no further round will be formed.
     pub(super) fn have_ended(&self) -> bool {
         self.ended
     }
@@ -211,7 +207,6 @@ impl WorkerGroupMachine {
         }
     }
 
-    /// Waits for the other nodes of the round.
     pub(super) fn enter_barrier(&mut self, now: Now, agents: u32) {
         self.phase = Phase::Barrier;
         self.others.at_barrier(now);

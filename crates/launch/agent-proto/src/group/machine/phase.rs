@@ -6,7 +6,6 @@ use super::{Finality, GroupEnding, GroupState, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// The phase of the group.
 #[derive(Debug)]
 pub(super) enum Phase {
     New,
@@ -23,7 +22,7 @@ pub(super) enum Phase {
         deadline: Mono,
         killed: bool,
         /// `true` if the workers received only the preemption notice.
-        /// The workers have time to exit on their own.
+        /// The workers have time to exit alone.
         on_notice: bool,
     },
     /// Waits for leftover processes; `then` is `None` after a success.
@@ -43,7 +42,6 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Returns the state in torchelastic's terms.
     pub(super) fn state(&self) -> GroupState {
         match self {
             Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
@@ -58,7 +56,6 @@ impl Phase {
     }
 }
 
-/// Reason for stopping the workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StopReason {
     WorkersFailed,

@@ -15,12 +15,10 @@ use crate::private_directory::unique;
 /// Prefix of the name of a call's directory; the agent's process id follows.
 const PREFIX: &str = "rdzv_call";
 
-/// Call that the agent writes for its workers.
+/// Content of `call.json`, which the agent writes for its workers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// Name of the function.
     pub(super) function: String,
-    /// Argument of the function.
     pub(super) input: Value,
 }
 
@@ -57,8 +55,7 @@ impl Call {
         (RDZV_FUNCTION_CALL.into(), self.directory.clone().into())
     }
 
-    /// Returns the value of one worker.
-    /// `None` if the worker exited without returning from the function.
+    /// Returns the value of one worker; `None` if the worker exited without one.
     pub(in super::super) fn returned(&self, pid: u32) -> Result<Option<Value>, RunError> {
         let text = match fs::read(return_path(&self.directory, pid)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -83,7 +80,7 @@ pub(super) fn request_path(directory: &Path) -> PathBuf {
     directory.join("call.json")
 }
 
-/// Returns the path of the file in which a worker stores its value.
+/// Returns the path of the file in which a worker stores its return value.
 pub(super) fn return_path(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("{pid}.json"))
 }

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   agent                                        worker: the same executable
-//!     call.json {function, agent, input} ──────►   run_if_worker: finds its function, calls it
+//!     call.json {function, input} ─────────────►   run_if_worker: finds its function, calls it
 //!     ⟨pid⟩.json  ◄──────────────────────────────  Ok(value)
 //!     error file  ◄──────────────────────────────  Err(text) or a panic; exits with 1
 //! ```

@@ -25,7 +25,6 @@ impl Labels {
         }
     }
 
-    /// Returns the label of output of these workers.
     pub(super) fn of(&self, workers: &[WorkerRanks]) -> Label {
         let is_alone = workers
             .iter()

@@ -41,7 +41,7 @@ use super::pty::{self, Ends};
 use super::relay::{Relay, StreamId};
 use super::streams::WorkerStreams;
 
-/// Limit on how long a log line about a failure waits for the worker's output.
+/// Limit on the wait of a log line about a failure for the worker's output.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Time for the last drawing when the run has ended.
@@ -82,14 +82,12 @@ struct Readers {
     next: AtomicU64,
 }
 
-/// Agent's end of one stream.
 struct Reader {
     end: OwnedFd,
     /// Columns that the label takes; `None` for a pipe.
     label: Option<u16>,
 }
 
-/// Command of the agent to the thread.
 enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),

@@ -28,7 +28,6 @@ pub(super) struct Stream {
     pub(super) target: Target,
     pub(super) screen: Screen,
     pub(super) blocks: Blocks,
-    /// Time of the last output.
     pub(super) changed: Instant,
     /// Begin of the window, its bytes, and `true` if the previous one was a flood.
     window: (Instant, usize, bool),
@@ -96,8 +95,9 @@ impl Stream {
         (is_redrawn || now >= self.changed + UNFINISHED).then_some(row)
     }
 
-    /// Returns the time at which output is due even without new bytes.
-    /// `rows` is `true` if there are rows.
+    /// Returns the time at which output is due without new bytes; `rows`:
+    ///
+    /// rows are shown.
     pub(super) fn due(&self, rows: bool) -> Option<Instant> {
         let is_prompt = self.screen.row().is_some_and(|(_, is_redrawn)| !is_redrawn);
         let prompt = is_prompt.then_some(if rows { UNFINISHED } else { UNFINISHED_LINE });

@@ -26,7 +26,6 @@ use crate::logs::console::{Console, Target};
 use crate::logs::pty;
 use crate::logs::relay::{Packet, Relay, StreamId};
 
-/// Time between two drawings.
 const FRAME: Duration = Duration::from_millis(33);
 
 /// Number of waiting bytes that are drawn immediately.
@@ -38,7 +37,6 @@ const TURN: usize = 256 << 10;
 /// Maximum number of worker rows, which take at most a third of the terminal.
 const MOST_ROWS: usize = 8;
 
-/// State of the thread.
 pub(super) struct View {
     options: ViewOptions,
     commands: Mailbox<Command>,
@@ -57,7 +55,6 @@ pub(super) struct View {
     /// Lines that are not drawn yet.
     lines: Vec<u8>,
     status: Option<Box<Status>>,
-    /// Columns and rows of the terminal.
     size: (u16, u16),
     is_suspended: bool,
     /// Values to drop once the relay has answered, by number.
@@ -65,7 +62,6 @@ pub(super) struct View {
     next_drain: u64,
     /// Origin of the times in the status.
     origin: Instant,
-    /// Time of the last drawing.
     drawn: Instant,
     /// `true` if rows may have changed since the last drawing.
     is_dirty: bool,
@@ -170,7 +166,6 @@ impl View {
         self.folds[fold_of(target)].add(id);
     }
 
-    /// Receives the packets of one turn.
     fn take(&mut self, buffer: &mut Vec<u8>) {
         let (mut taken, now) = (0, Instant::now());
         while taken < TURN && self.lines.len() < MUCH {
@@ -233,7 +228,6 @@ impl View {
         self.output(id, note.as_bytes(), now);
     }
 
-    /// Handles the end of a stream.
     fn ended(&mut self, id: StreamId, now: Instant) {
         self.readers.streams().remove(&id);
         let Some(mut stream) = self.streams.remove(&id) else {
