@@ -78,8 +78,7 @@ pub(crate) fn run_processes(
     })
 }
 
-/// Prepares the restart of this agent for the case that it is killed.
-/// Does so only if the configuration allows restarts.
+/// Prepares a restart of this agent, if the configuration allows restarts.
 fn outliving(mut config: AgentConfig) -> AgentConfig {
     let kept = kept();
     if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous.plan {

@@ -26,7 +26,7 @@ pub struct WorkerIdentity {
 }
 
 impl WorkerIdentity {
-    /// Returns the identity; `pid` is 0 for a worker that is no process or not started.
+    /// Returns the identity; `pid` is 0 for a worker without a running process.
     pub(crate) fn new(ranks: &WorkerRanks, pid: u32) -> Self {
         Self {
             local_rank: ranks.local_rank,

@@ -15,9 +15,7 @@ use crate::slot::{self, Bytes};
 const ENDED: u8 = 1;
 const KILLED: u8 = 2;
 
-/// Maximum number of instances in a record.
-///
-/// Instances that never reached a coordinator participate in nothing.
+/// Maximum number of instances in a record; older ones are dropped.
 const MOST_INSTANCES: usize = 16;
 
 /// Record of the agents that one process has started in sequence.

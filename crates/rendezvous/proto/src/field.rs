@@ -6,11 +6,9 @@ use std::time::Duration;
 
 /// A field of the wire or of a record.
 pub(crate) trait Field {
-    /// Adds the bytes of the field.
     fn write(&self, out: &mut Vec<u8>);
 }
 
-/// Adds fields in their order.
 pub(crate) fn write(out: &mut Vec<u8>, fields: &[&dyn Field]) {
     fields.iter().for_each(|field| field.write(out));
 }

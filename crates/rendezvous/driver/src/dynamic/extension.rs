@@ -73,7 +73,6 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
         reach: &mut Reach<'_>,
     ) -> Option<Output>;
 
-    /// Returns the answer to the probe.
     fn probe_answer(&self) -> u32;
 
     /// `true` if the machine needs the changes of keys.
@@ -90,7 +89,6 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
     /// Returns the time without acknowledgements after which a connection ends.
     fn silence(&self, connection: ConnId) -> Option<Duration>;
 
-    /// Returns the machine's view of the group.
     fn view(&self, now: Now) -> VoterGroupView;
 }
 
@@ -245,13 +243,11 @@ impl<H: Host> Extension for Beside<H> {
 /// Maximum length of a run's state, enough for about ten thousand nodes.
 const LONGEST_STATE: usize = 1 << 20;
 
-/// Coordinator beside a store.
 #[derive(Debug, Default)]
 struct CoordinatorHost {
     coordinator: Coordinator,
-    /// Note for the next coordinator, in case this process is killed.
+    /// Record for the next coordinator, in case this process is killed.
     note: Option<NoteFile>,
-    /// Endpoint of the coordinator.
     own: String,
     /// Number of takeovers from a coordinator that left no note.
     takeovers: u64,

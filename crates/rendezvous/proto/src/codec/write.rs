@@ -8,10 +8,10 @@ use rdzv_pickle::{Class, Memo, Time, Value, Writer};
 
 use super::{node, state as names};
 
-/// Approximate size of a node and its heartbeat.
+/// Approximate size of a node and its heartbeat, in bytes.
 const NODE_BYTES: usize = 110;
 
-/// Approximate size of everything else.
+/// Approximate size of everything else, in bytes.
 const OTHER_BYTES: usize = 512;
 
 pub(super) fn state(state: &RendezvousState) -> Vec<u8> {
@@ -95,7 +95,7 @@ fn known_attribute<'a>(
 /// Nodes that are already in the pickle; each node is written only once.
 struct Nodes<'a> {
     dialect: &'a Dialect,
-    /// One list for each attribute that contains nodes, in the order of the nodes.
+    /// List for each attribute that contains nodes, in the order of the nodes.
     written: Vec<Vec<(&'a NodeDesc, Memo)>>,
     /// Memo entries of the names of a node's attributes.
     names: [Option<Memo>; node::ALL.len()],

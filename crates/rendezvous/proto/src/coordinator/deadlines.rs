@@ -37,7 +37,7 @@ impl<K: Ord> Deadlines<K> {
         }
     }
 
-    /// Removes the deadline of a key. Returns `true` if it had one.
+    /// Removes the deadline of a key; returns `true` if the key had one.
     pub(super) fn remove<Q>(&mut self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -47,17 +47,14 @@ impl<K: Ord> Deadlines<K> {
         at.is_some_and(|at| self.by_time.remove(&(at, key.to_owned())))
     }
 
-    /// `true` if a key has a deadline.
     pub(super) fn has(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Returns the next deadline and its key.
     pub(super) fn first(&self) -> Option<&(Mono, K)> {
         self.by_time.first()
     }
 
-    /// Returns the next deadline.
     pub(super) fn next(&self) -> Option<Mono> {
         self.first().map(|(at, _)| *at)
     }

@@ -11,7 +11,6 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// A run with its sessions.
 #[derive(Debug, Default)]
 pub(super) struct Hosted {
     pub(super) run: Run,
@@ -90,7 +89,6 @@ impl Hosted {
         }
     }
 
-    /// Handles the join of an agent over a connection.
     pub(super) fn join(
         &mut self,
         now: Now,
@@ -187,7 +185,7 @@ impl Hosted {
         }
     }
 
-    /// Returns how long a machine may be silent, with the current number of agents.
+    /// Returns how long a machine can be silent, with the current number of agents.
     fn lease(&self) -> Duration {
         fence::lease(self.run.settings().node_timeout, self.sessions.len())
     }
@@ -208,7 +206,6 @@ impl Hosted {
         }
     }
 
-    /// Handles the closed connection of an agent.
     pub(super) fn closed(&mut self, now: Now, from: ConnId, out: &mut Outbox<Output>) {
         let Some(node) = self.sessions.node(from) else {
             return;

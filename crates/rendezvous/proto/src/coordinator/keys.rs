@@ -14,7 +14,6 @@ pub const PREFIX: &str = "/torch.rendezvous.";
 
 const FIRST_ROLE: &str = "torchelastic/role_info/0";
 
-/// The meaning of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Key {
     State(String),

@@ -61,7 +61,8 @@ impl LeftRuns {
 
     /// Removes a run; returns `true` if its key still has the same value.
     ///
-    /// Only then can the key be removed. Otherwise `torchrun` agents may have continued the run.
+    /// Only then can the coordinator remove the key. Otherwise `torchrun` agents may have continued
+    /// the run.
     pub(super) fn take(&mut self, run: &str, value: Option<&[u8]>) -> bool {
         let form = self.forms.remove(run);
         self.ends.remove(run);

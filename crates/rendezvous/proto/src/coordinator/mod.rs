@@ -202,7 +202,7 @@ pub struct Coordinator {
     joined: BTreeMap<ConnId, String>,
     /// Operations that wait until the key of their run has been read.
     pending: Vec<(ConnId, String, Operation)>,
-    /// Next deadline of each run.
+    /// Next deadline of each run with a deadline.
     alarms: Deadlines<String>,
     /// Authority of this coordinator; `None` if it is not restartable.
     authority: Option<Authority>,
@@ -601,7 +601,6 @@ impl Coordinator {
         true
     }
 
-    /// Returns the run that a connection has joined.
     fn hosted(&mut self, connection: ConnId) -> Option<&mut Hosted> {
         let run = self.joined.get(&connection)?;
         self.runs.get_mut(run)
@@ -707,12 +706,10 @@ impl Coordinator {
         }
     }
 
-    /// Parses a key of a known run.
     fn key(&self, key: &[u8]) -> Option<Key> {
         keys::parse(key, |run| self.runs.contains_key(run))
     }
 
-    /// Changes a run.
     fn apply(&mut self, now: Now, id: &str, change: impl FnOnce(&mut Run, &mut Outbox<Effect>)) {
         self.with(now, id, |hosted, out| hosted.apply(out, change));
     }

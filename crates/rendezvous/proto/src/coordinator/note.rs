@@ -51,8 +51,6 @@ pub struct Note {
     pub voters: Vec<String>,
     /// `host:port` of the process, if it is a member of a group.
     pub address: String,
-    /// Position in the group's log that this record reflects.
-    ///
     /// The number of earlier logs, and an index in the current log.
     pub applied: (u64, u64),
     /// `true` if the process was a voter of that group.

@@ -18,7 +18,6 @@ use rdzv_core::time::{Mono, Now};
 /// Otherwise the agent is lost. The loss must be known within 250 ms.
 pub const REATTACH_WITHIN: Duration = Duration::from_millis(240);
 
-/// The sessions of one run.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     rules: Rules<Rule>,
@@ -59,7 +58,6 @@ pub(super) struct Limits {
     pub(super) pulse: Option<Duration>,
 }
 
-/// The sessions that are due.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Sessions that were silent for too long, with the time of the last message.
@@ -91,18 +89,15 @@ impl Sessions {
         }
     }
 
-    /// Returns the agent of a connection.
     pub(super) fn node(&self, connection: ConnId) -> Option<NodeDesc> {
         let session = self.sessions.get(&connection);
         session.map(|session| session.node.clone())
     }
 
-    /// Returns the number of sessions.
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the connection of an agent.
     pub(super) fn connection(&self, node: &NodeDesc) -> Option<ConnId> {
         self.connections.get(node).copied()
     }
@@ -224,14 +219,12 @@ impl Sessions {
         Some(connection)
     }
 
-    /// Registers that an agent's machine does not respond.
     pub(super) fn is_silent(&mut self, connection: ConnId) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.is_silent = true;
         }
     }
 
-    /// Registers a message of an agent.
     pub(super) fn heard(&mut self, now: Now, connection: ConnId, limits: &Limits) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.heard = now.mono;
@@ -246,7 +239,6 @@ impl Sessions {
         }
     }
 
-    /// Returns the time of the next check.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let deadlines = [self.timers.next(), self.returns.next()];
         deadlines.into_iter().flatten().min()

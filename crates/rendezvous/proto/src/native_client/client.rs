@@ -968,7 +968,6 @@ impl NativeClient {
         takes_part && has_others && self.is_attached()
     }
 
-    /// Returns the time between two heartbeats.
     fn beats(&self) -> Duration {
         let settings = &self.join.settings;
         if self.is_watching() {
@@ -995,7 +994,6 @@ impl NativeClient {
         }
     }
 
-    /// Reports that the coordinator is missing.
     fn miss(&mut self, what: Option<String>, elapsed: Duration, left: Duration) {
         let lease = self.lease.as_ref();
         self.outbox.push(Output::Missing(Missing {

@@ -59,7 +59,6 @@ impl Lease {
         self.due.is_some()
     }
 
-    /// Ends the lease, because the agent is no longer in a round.
     pub(super) fn end(&mut self) {
         self.sent.clear();
         (self.end, self.due) = (None, None);

@@ -14,7 +14,6 @@ const KERNEL_BEGINS: Duration = Duration::from_millis(500);
 /// Time between two messages.
 const REMIND: Duration = Duration::from_secs(10);
 
-/// The step to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Ask the coordinator for an answer; its kernel must acknowledge the question.
@@ -48,7 +47,6 @@ impl Quiet {
         }
     }
 
-    /// Registers a message of the coordinator.
     pub(super) fn heard(&mut self, now: Mono) {
         (self.heard, self.asked, self.search_at) = (now, None, None);
     }
@@ -63,7 +61,7 @@ impl Quiet {
         }
     }
 
-    /// Returns the next step that is due.
+    /// Returns the step that is due, if any.
     ///
     /// The agent asks other voters only if there are some. All times count from the question to the
     /// coordinator, because this process may have been delayed before.

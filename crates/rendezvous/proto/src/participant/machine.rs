@@ -38,7 +38,6 @@ pub struct Participant {
     changed: bool,
     /// `true` if the copy must not be used before a new read.
     outdated: bool,
-    /// The pending request to the store.
     asked: Option<Asked>,
     /// Time until which the machine sends no request to the store.
     pause: Option<Mono>,
@@ -63,7 +62,6 @@ struct Copy {
     at: Mono,
 }
 
-/// A pending request to the store.
 #[derive(Debug)]
 struct Asked {
     /// The heartbeat that the request writes, if it writes one.
@@ -334,9 +332,7 @@ impl Participant {
         self.ask(now, beat, Output::Write(Box::new(state)));
     }
 
-    /// Returns the next decision.
-    ///
-    /// `drafted` is `true` if `state` contains changes that are not written yet.
+    /// Returns the next decision; `drafted`: `state` contains changes that are not written.
     fn decide(&mut self, state: &RendezvousState, drafted: bool, now: Now) -> Decision {
         let phase = self.task.phase(now.mono);
         let moment = Moment {
@@ -421,7 +417,7 @@ impl Participant {
     }
 }
 
-/// Returns the nodes in the forming round, or those that wait for the next one.
+/// Returns the nodes of the forming round, or the nodes that wait for the next one.
 fn who_came(state: &RendezvousState) -> Vec<NodeDesc> {
     if state.complete {
         state.wait_list.iter().cloned().collect()

@@ -118,7 +118,6 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// Updates the heartbeats from a state that was read.
     pub(super) fn see(&mut self, state: &RendezvousState, now: Mono) {
         let beats = &state.last_heartbeats;
         self.nodes.retain(|node, _| beats.contains_key(node));

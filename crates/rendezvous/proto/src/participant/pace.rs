@@ -32,7 +32,6 @@ const FEW: usize = 4;
 /// Maximum time between two reads of a state that changes.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
-/// The pace of one agent.
 #[derive(Debug)]
 pub(super) struct Pace {
     random: Rng,

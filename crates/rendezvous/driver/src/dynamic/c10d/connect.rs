@@ -229,7 +229,6 @@ fn drive(
     Ok(Box::new(driver))
 }
 
-/// Connection to the store at the endpoint.
 struct Reached {
     /// Server of the store, if it is in this process.
     server: Option<TcpStoreServer>,

@@ -207,7 +207,6 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
     })
 }
 
-/// Joins the coordinator.
 fn meet(
     search: &Search,
     located: &Located,
@@ -269,7 +268,7 @@ pub(super) fn agent(
     }
 }
 
-/// Connects to the store at a port of the endpoint's host.
+/// Connects to the store at this port of the endpoint's host.
 pub(super) fn call(
     endpoint: &Endpoint,
     port: u16,

@@ -81,9 +81,9 @@ pub struct C10dRendezvous {
 
 struct Connection {
     backend: Box<dyn RendezvousBackend>,
-    /// Server of the store, if this node hosts it.
+    /// Store server that this node hosts.
     server: Option<Arc<TcpStoreServer>>,
-    /// Server of a voter that is not at the endpoint, if this node has become one.
+    /// Server of this node's voter, if the voter is not at the endpoint.
     voter: OwnVoter,
     is_observed: bool,
 }

@@ -24,7 +24,6 @@ use crate::dynamic::{Notice, SharedState, StateToken, Written};
 /// Maximum number of attempts to remove an agent while other writes interfere.
 const ATTEMPTS: usize = 16;
 
-/// Store of the state.
 #[derive(Debug, Clone)]
 pub(super) enum StateMedium {
     Tcp(Arc<TcpStore>),

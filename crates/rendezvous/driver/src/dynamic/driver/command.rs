@@ -10,13 +10,11 @@ use rdzv_store::Store;
 use crate::dynamic::Notice;
 use crate::{Observer, RendezvousError};
 
-/// Command to the task.
 pub(super) enum Command {
     /// Joins a round and sends the events to the sender.
     Join(Sender<Event>),
     /// Ends the running join, and rejects later ones.
     Interrupt,
-    /// Leaves the run.
     Leave(SyncSender<Result<(), RendezvousError>>),
     /// Closes the run for all nodes.
     Close(SyncSender<Result<(), RendezvousError>>),
@@ -24,19 +22,15 @@ pub(super) enum Command {
     ReadState(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
     /// Opens the store of another round.
     RoundStore(u64, SyncSender<Result<Arc<dyn Store>, RendezvousError>>),
-    /// Sets the receiver of changes.
     Observe(Observer),
     /// Passes a notice of the backend.
     Notice(Notice),
     /// Reports the permanent failure of a member.
     PeerFailed { node: String, reason: String },
-    /// Asks whether the task is alive.
     Ping(Sender<()>),
-    /// Ends the task.
     End,
 }
 
-/// Event of a join.
 pub(super) enum Event {
     /// The round is complete; the second value is its store.
     Formed(Formed, Arc<dyn Store>),

@@ -42,7 +42,6 @@ impl Interruption {
         }
     }
 
-    /// Records that the shared state has answered.
     pub(super) fn has_reached(&self) {
         self.reached.store(true, Ordering::Release);
     }

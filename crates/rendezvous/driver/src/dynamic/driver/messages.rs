@@ -10,7 +10,6 @@ use crate::{Change, RendezvousError};
 /// Maximum number of nodes that one sentence names.
 const MOST_NAMED: usize = 8;
 
-/// Values that all sentences need.
 pub(super) struct Messages {
     pub(super) run_id: String,
     pub(super) endpoint: String,

@@ -98,7 +98,7 @@ impl fmt::Debug for Driver {
 impl Driver {
     /// Starts the task, and starts to watch the state.
     ///
-    /// The first call makes the first read or write.
+    /// The first call of the driver makes the first read or write.
     pub fn start(
         shared: Box<dyn SharedState>,
         options: DriverOptions,

@@ -42,17 +42,16 @@ pub(super) struct DriverTask {
     interruption: Arc<Interruption>,
     commands: UnboundedReceiver<Command>,
     observer: Option<Observer>,
-    /// Origin of monotonic time.
+    /// Origin of the monotonic time.
     origin: Instant,
     token: Option<StateToken>,
     /// State that the token belongs to.
     known: Option<RendezvousState>,
     /// Nodes that have ended, according to notices instead of missing heartbeats.
     gone: BTreeSet<NodeDesc>,
-    /// `true` if the channel contains a notice of a change already.
+    /// `true` if the channel already contains a notice of a change.
     changed: Arc<AtomicBool>,
     joining: Option<Sender<Event>>,
-    /// Start of the running join.
     join_began: Mono,
     reminder: Reminder,
     /// Nodes in the latest report to the user.
@@ -273,7 +272,6 @@ impl DriverTask {
         }
     }
 
-    /// Handles an input that needs an answer.
     async fn request(&mut self, input: Input) {
         if self.lost.is_some() {
             self.fail_all(None);

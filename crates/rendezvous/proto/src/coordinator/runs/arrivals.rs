@@ -18,7 +18,6 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// Handles a native agent that joins the next round.
     pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         if self.round.search().is_some() {
             self.leaves_round(node);

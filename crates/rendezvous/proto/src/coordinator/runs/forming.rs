@@ -67,7 +67,6 @@ impl Run {
         }
     }
 
-    /// Begins a round with this number.
     pub(super) fn begin_round(&mut self, now: Now, number: u64) {
         let last = self.round.announced();
         let (awaited, older_ends) = match &mut self.round {
@@ -335,7 +334,6 @@ impl Run {
         }
     }
 
-    /// Returns the next deadline of the round.
     pub(super) fn forming_deadline(&self) -> Option<Mono> {
         let forming = self.round.forming()?;
         let times = [

@@ -38,7 +38,6 @@ impl Run {
         self.notify_members(&self.membership(self.round.number(), reason), out);
     }
 
-    /// Returns the event that reports the end of a round.
     pub(super) fn membership(&self, round: u64, reason: &str) -> Event {
         Event::Membership {
             round,
@@ -117,7 +116,6 @@ impl Run {
         }
     }
 
-    /// Handles the success of a participant's workers.
     pub(in crate::coordinator) fn succeeded(
         &mut self,
         now: Now,

@@ -26,10 +26,8 @@ use rdzv_core::machine::Outbox;
 /// Minimum number of voters that keep a majority when any node is lost.
 const LEAST_VOTERS: u32 = 3;
 
-/// The lease of a participant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentLease {
-    /// No lease: the workers run without a limit.
     None,
     /// A granted lease that the agent has not reported yet.
     Granted,
@@ -46,13 +44,11 @@ impl Run {
             && participants.all(|node| self.accepts_fence(node))
     }
 
-    /// `true` if an agent accepts a fence.
     fn accepts_fence(&self, node: &NodeDesc) -> bool {
         let agent = self.agents.get(node);
         agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto)
     }
 
-    /// Returns the length of the leases of the round.
     fn lease(&self) -> Duration {
         let size = self.nodes.participants.len() as u32;
         fence::lease(self.settings.node_timeout, size)
@@ -92,7 +88,6 @@ impl Run {
         }
     }
 
-    /// Updates the number of voters of the group.
     pub(in crate::coordinator) fn count_voters(&mut self, voters: u32, out: &mut Outbox<Effect>) {
         self.voters = voters;
         self.review_fence(out);
@@ -176,7 +171,6 @@ impl Run {
         }
     }
 
-    /// Handles an agent's report about its lease.
     pub(in crate::coordinator) fn reports_lease(
         &mut self,
         node: &NodeDesc,

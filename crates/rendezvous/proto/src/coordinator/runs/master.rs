@@ -74,7 +74,6 @@ impl Run {
         }
     }
 
-    /// Returns the node with rank 0.
     fn first(&self) -> Option<&NodeDesc> {
         let mut participants = self.nodes.participants.iter();
         let first = participants.find(|(_, rank)| **rank == 0);
@@ -85,7 +84,6 @@ impl Run {
         self.round.formed().map(|formed| &formed.master)
     }
 
-    /// Returns the address, if it is known.
     pub(super) fn known_master(&self) -> Option<(String, u16)> {
         match self.master()? {
             Master::Known(addr, port) => Some((addr.clone(), *port)),
@@ -93,7 +91,6 @@ impl Run {
         }
     }
 
-    /// Sets the address.
     pub(super) fn set_master(&mut self, addr: String, port: u16) {
         if let Some(formed) = self.round.formed_mut() {
             formed.master = Master::Known(addr, port);

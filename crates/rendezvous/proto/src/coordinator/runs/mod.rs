@@ -85,7 +85,6 @@ pub(super) enum Effect {
     Note(RunNote),
 }
 
-/// One run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
@@ -98,7 +97,6 @@ pub(super) struct Run {
     settings: Settings,
     settings_of: Option<NodeDesc>,
     agents: BTreeMap<NodeDesc, Agent>,
-    /// Deadlines of joins.
     join_timers: Deadlines<NodeDesc>,
     /// Number of voters of the group; 0 without a group.
     voters: u32,
@@ -113,7 +111,6 @@ pub(super) struct Run {
     torchrun: TorchrunForm,
 }
 
-/// The nodes of a run.
 #[derive(Debug, Default)]
 struct Nodes {
     /// Participants of the round and their ranks, which are 0 until it is complete.
@@ -147,7 +144,6 @@ impl Agent {
     }
 }
 
-/// State of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The agent waits for a round.
@@ -243,7 +239,6 @@ impl Run {
         }
     }
 
-    /// Returns the state of an agent; `None` if it is not in the run.
     fn phase(&self, node: &NodeDesc) -> Option<Phase> {
         self.agents.get(node).map(|agent| agent.phase)
     }
@@ -300,7 +295,6 @@ impl Run {
         matches!(&self.round, Round::Silent(_, search) if !search.is_confirmed)
     }
 
-    /// `true` if the run has no native agent.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
     }
@@ -314,7 +308,6 @@ impl Run {
         &self.id
     }
 
-    /// `true` if the run is over.
     pub(super) fn is_closed(&self) -> bool {
         self.round.is_closed()
     }
@@ -324,7 +317,7 @@ impl Run {
         self.record.succeeded && self.record.round == round
     }
 
-    /// Returns the nodes that have joined, for an agent that waits for a round.
+    /// Returns the joined nodes, for an agent that waits for a round.
     ///
     /// `None` for agents of version 0.1, which send no program: they do not understand the answer.
     pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
@@ -335,7 +328,6 @@ impl Run {
         (is_spare || forms).then(|| Arrived::of(participants.keys(), is_spare))
     }
 
-    /// Returns the settings of the run.
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -355,7 +347,6 @@ impl Run {
         programs.collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// Handles a valid join.
     pub(super) fn join(&mut self, now: Now, mut join: Box<Join>, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
         if self.is_repeated(&join) && self.keeps(&node) {
@@ -432,7 +423,6 @@ impl Run {
         ))
     }
 
-    /// Handles an agent that leaves the run.
     pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
         let is_done = self.leaves_after_success(node, out);

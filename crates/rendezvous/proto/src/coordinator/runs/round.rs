@@ -52,7 +52,6 @@ pub(super) enum Round {
     },
 }
 
-/// State of a round that forms.
 #[derive(Debug, Default)]
 pub(super) struct Forming {
     pub(super) number: u64,
@@ -81,7 +80,6 @@ pub(super) struct LastCallEnd {
     pub(super) deadline: Wall,
 }
 
-/// A round that was formed.
 #[derive(Debug, Default)]
 pub(super) struct Formed {
     pub(super) number: u64,
@@ -138,7 +136,6 @@ pub(super) struct Search {
     pub(super) is_confirmed: bool,
 }
 
-/// State of a recovery.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) search: Search,
@@ -156,7 +153,6 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// `true` if there is a record of the round.
     pub(super) fn is_recorded(&self) -> bool {
         self.window_ends.is_some()
     }
@@ -191,7 +187,6 @@ impl Round {
         }
     }
 
-    /// `true` if the round was formed.
     pub(super) fn is_formed(&self) -> bool {
         match self {
             Self::Forming(_) => false,
@@ -212,7 +207,6 @@ impl Round {
         }
     }
 
-    /// Returns the formed round.
     pub(super) fn formed(&self) -> Option<&Formed> {
         match self {
             Self::Forming(_) | Self::Closed { .. } => None,
@@ -240,7 +234,6 @@ impl Round {
         }
     }
 
-    /// Returns the current recovery.
     pub(super) fn recovery(&self) -> Option<&Recovery> {
         match self {
             Self::Recovering(_, recovery) => Some(recovery),
@@ -248,7 +241,6 @@ impl Round {
         }
     }
 
-    /// Returns the current search for participants.
     pub(super) fn search(&self) -> Option<&Search> {
         match self {
             Self::Silent(_, search) => Some(search),

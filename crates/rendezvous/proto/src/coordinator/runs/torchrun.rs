@@ -141,7 +141,7 @@ impl Run {
         std::mem::replace(&mut self.nodes, nodes)
     }
 
-    /// `true` if agents of torchrun participate.
+    /// `true` if the state has a heartbeat of a torchrun agent.
     pub(in crate::coordinator) fn has_torchrun(&self) -> bool {
         !self.torchrun.heartbeats.is_empty()
     }

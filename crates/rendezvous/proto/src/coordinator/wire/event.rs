@@ -401,7 +401,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// Adds received bytes.
+    /// Appends received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.read);
         self.read = 0;

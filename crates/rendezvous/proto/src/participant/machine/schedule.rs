@@ -16,16 +16,13 @@ pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// Time for which a join tries to undo its changes after its timeout.
 const ROLL_BACK: Duration = Duration::from_secs(5);
 
-/// The current request.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) request: Request,
     pub(super) since: Mono,
-    /// Deadline of the request.
     pub(super) deadline: Mono,
 }
 
-/// Request of an agent.
 #[derive(Debug)]
 pub(super) enum Request {
     /// No pending request.
