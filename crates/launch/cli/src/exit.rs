@@ -39,19 +39,14 @@ use thiserror::Error;
 use crate::explanation::{Given, Setting};
 use crate::face::Face;
 
-/// The published exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The command succeeded.
     Success = 0,
-    /// The command failed.
     Failure = 1,
-    /// The command line is wrong.
     Usage = 2,
 }
 
 impl Exit {
-    /// Returns the exit code as a number.
     pub(crate) const fn code(self) -> u8 {
         self as u8
     }
@@ -72,7 +67,6 @@ pub(crate) enum ExitCodes {
     Worker,
 }
 
-/// Returns the exit code of a launch.
 pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) -> u8 {
     match (codes, outcome) {
         (_, Outcome::Succeeded) => Exit::Success.code(),

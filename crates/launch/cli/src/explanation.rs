@@ -26,7 +26,6 @@ pub(crate) enum Given {
     Default,
 }
 
-/// Flag and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// Name of the flag's field, such as `nproc_per_node`.
@@ -37,11 +36,9 @@ pub(crate) struct Setting {
     ///
     /// `None` without either.
     pub(crate) value: Option<String>,
-    /// Source of the value.
     pub(crate) given: Given,
 }
 
-/// Plan of a launch, in sections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
     /// Version of this JSON format.
@@ -49,7 +46,6 @@ pub(crate) struct Explanation {
     sections: Vec<Section>,
 }
 
-/// Related lines under a title.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Section {
     title: &'static str,
@@ -65,7 +61,6 @@ struct Line {
     provenance: Provenance,
 }
 
-/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Provenance {
     origin: Origin,
@@ -77,7 +72,6 @@ pub(crate) struct Provenance {
     reason: String,
 }
 
-/// Kinds of origins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Origin {
@@ -103,7 +97,6 @@ impl Provenance {
         }
     }
 
-    /// Origin of a value that this variable sets.
     pub(crate) fn variable(name: &str) -> Self {
         Self::new(Origin::Variable, Some(name), "")
     }
@@ -125,7 +118,6 @@ impl Provenance {
         self
     }
 
-    /// Sets the reason.
     #[must_use]
     pub(crate) fn because(mut self, reason: impl Into<String>) -> Self {
         self.reason = reason.into();

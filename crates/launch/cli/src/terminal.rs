@@ -177,7 +177,6 @@ fn write_out(commands: &Receiver<Command>) {
     }
 }
 
-/// Form of lines on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     /// Columns of the terminal.

@@ -72,14 +72,12 @@ pub(crate) struct TrustArgs {
     tls_ca: Option<PathBuf>,
 }
 
-/// Result of the flags and variables.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     pub(crate) credentials: Credentials,
     pub(crate) torch_clients: TorchClients,
     /// Variables for the workers.
     pub(crate) variables: Vec<(&'static str, PathBuf)>,
-    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 

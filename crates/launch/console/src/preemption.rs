@@ -27,7 +27,7 @@ pub fn notice(
 }
 
 /// Returns the lines at the end of a preempted run.
-/// For example: `preempted by SIGUSR1; the workers of this node have ended after 2.0 s`.
+/// For example: `preempted by SIGUSR1; the workers of this node exited after 2.0 s`.
 pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) -> Vec<Line> {
     let signal = signal::in_words(signal);
     let used = used.as_secs_f64();

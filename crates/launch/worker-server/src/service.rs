@@ -45,7 +45,6 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(250);
 
 type Handlers = Arc<BTreeMap<String, Handler>>;
 
-/// A listening socket.
 pub(super) enum Socket {
     Unix(UnixListener),
     Tcp(TcpListener),

@@ -1,6 +1,6 @@
 //! Environment variables as a value.
 //!
-//! The modules below neither read nor change the environment of the process.
+//! Except for [`Environment::of_process`], this crate reads no variables of the process.
 
 use std::collections::BTreeMap;
 use std::fmt;

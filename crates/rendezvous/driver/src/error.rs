@@ -187,7 +187,6 @@ fn after(elapsed: &Option<Duration>) -> String {
 }
 
 impl RendezvousError {
-    /// Creates the error for an invalid URL, option or parameter.
     pub(crate) fn argument(what: impl Into<String>) -> Self {
         Self::Argument(what.into())
     }

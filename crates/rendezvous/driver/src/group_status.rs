@@ -70,7 +70,7 @@ struct Known {
     server: Option<Pinger>,
     /// Latest view of that server.
     view: Option<VoterGroupView>,
-    /// Coordinator of this agent.
+    /// Coordinator that the agent in this process obeys.
     agent: Option<Attached>,
     wait: Option<Waits>,
     /// End of the lease of this node's workers; `None` without a fence.
@@ -79,7 +79,7 @@ struct Known {
     lease: Option<(Option<Mono>, bool)>,
 }
 
-/// Coordinator of an agent.
+/// Coordinator that an agent obeys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Attached {
     /// Cluster and epoch, if another coordinator follows this one when it dies.
@@ -146,12 +146,10 @@ impl GroupStatus {
         self.0.lock().server = Some(server);
     }
 
-    /// Stores the view of the server.
     pub(crate) fn see(&self, view: VoterGroupView) {
         self.0.lock().view = Some(view);
     }
 
-    /// Stores the new coordinator of this agent.
     pub(crate) fn attach(&self, attached: Attached) {
         self.0.lock().agent = Some(attached);
     }

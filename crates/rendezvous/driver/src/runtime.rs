@@ -31,7 +31,7 @@ use crate::RendezvousError;
 /// Each wait in a store keeps a thread, and no call may queue behind such a wait.
 const MOST_THREADS: usize = 1 << 16;
 
-/// The runtime of this process, while it has users.
+/// Runtime of this process; gone once it has no user.
 static RUNTIME: Mutex<Weak<Runtime>> = Mutex::new(Weak::new());
 
 #[derive(Debug)]

@@ -98,7 +98,6 @@ impl Kind {
     }
 }
 
-/// Contents of a compound.
 #[derive(Debug)]
 pub(super) struct Content<'a> {
     /// Items; for a dict, keys and values in turn.

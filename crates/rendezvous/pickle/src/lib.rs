@@ -3,7 +3,7 @@
 //! A pickle is a program for a small stack machine. Agents of PyTorch write their shared state as a
 //! pickle that contains PyTorch's own classes and classes of `datetime`. This crate runs that
 //! machine without its dangerous parts. It builds plain data and instances of five known classes,
-//! calls nothing, and refuses every other name.
+//! calls no other code, and refuses every other name.
 //!
 //! - [`opcode`]: the instructions. [`value`]: the possible contents of a pickle, and the list of
 //!   classes.

@@ -25,7 +25,6 @@ pub(super) struct Command {
     pub(super) note: Option<RunNote>,
 }
 
-/// Encodes a command.
 pub(super) fn write(proposer: VoterId, token: u64, run: &str, note: Option<&RunNote>) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&proposer.number().to_le_bytes());
@@ -37,7 +36,7 @@ pub(super) fn write(proposer: VoterId, token: u64, run: &str, note: Option<&RunN
     bytes
 }
 
-/// Decodes a command; `None` if no voter of this version has written it.
+/// Decodes a command; `None` if the bytes are no command of this version.
 pub(super) fn read(bytes: &[u8]) -> Option<Command> {
     let mut bytes = Bytes(bytes);
     let (proposer, token) = (bytes.u64()?, bytes.u64()?);

@@ -83,12 +83,10 @@ pub struct Voter {
 /// inherit. It is 0 for a group with a list.
 type GroupId = u128;
 
-/// Returns the cluster of a group.
 fn cluster_of(group: GroupId) -> u64 {
     (group & u128::from(u64::MAX)) as u64
 }
 
-/// State of this process in a group.
 #[derive(Debug)]
 struct Group {
     id: GroupId,
@@ -203,7 +201,6 @@ impl Voter {
         self.group.as_ref().map(|group| group.consensus.role())
     }
 
-    /// Returns the id of the group; 0 outside a group.
     fn group_id(&self) -> GroupId {
         self.group.as_ref().map_or(0, |group| group.id)
     }
@@ -235,7 +232,6 @@ impl Voter {
         self.outbox.push(Output::Greet(frame));
     }
 
-    /// Sends a frame to the process at an endpoint.
     fn send(&mut self, index: usize, message: &ControlFrame) {
         let mut frame = Vec::new();
         message.write(&mut frame);
@@ -313,7 +309,7 @@ impl Voter {
         }
     }
 
-    /// Answers the processes that look for the coordinator, once it is known.
+    /// Answers the processes that search for the coordinator, once it is known.
     fn answer(&mut self) {
         let Some(coordinator) = self.coordinator() else {
             return;

@@ -8,7 +8,6 @@ use rdzv_consensus::membership::{Candidate, MemberStanding};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
-/// The process at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) voter: VoterId,
@@ -47,7 +46,6 @@ pub(super) struct Peers {
     remembered: BTreeMap<usize, Vec<String>>,
 }
 
-/// Location of the process at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Whereabouts {
     /// Machine; equal numbers are one machine.
@@ -205,7 +203,6 @@ impl Peers {
         self.addresses.insert(voter, address.to_owned());
     }
 
-    /// Endpoint index of a process.
     pub(super) fn index(&self, voter: VoterId) -> Option<usize> {
         let mut peers = self.peers.iter();
         let found = peers.find(|(_, peer)| peer.voter == voter);

@@ -97,8 +97,10 @@ pub struct StopRequests {
 }
 
 impl StopRequests {
-    /// Returns `None` if the signal repeats the last one within `SAME_REQUEST`. The first request
-    /// grants the whole shutdown timeout, the second a quarter of it, and any further one none.
+    /// Returns the longest time that the workers still have after this signal.
+    ///
+    /// Returns `None` if the signal repeats the last one within 200 ms. The first request grants
+    /// the whole shutdown timeout, the second a quarter of it, and any further one none.
     pub fn timeout_after(
         &mut self,
         now: Mono,

@@ -11,7 +11,7 @@ use super::conventions::Normalised;
 /// Flag whose values are merged.
 const MERGED: &str = "rdzv-conf";
 
-/// Variable of that flag.
+/// Variable of [`MERGED`].
 const MERGED_VARIABLE: &str = "PET_RDZV_CONF";
 
 /// Merges or drops contradicting arguments, and returns warnings.

@@ -291,7 +291,6 @@ pub(crate) fn command(launcher: Launcher) -> Command {
         .mut_args(with_variable)
 }
 
-/// Adds the spelling with underscores.
 fn with_underscores(option: Arg) -> Arg {
     match option.get_long() {
         Some(long) if long.contains('-') => {

@@ -15,7 +15,6 @@ pub(crate) enum Launcher {
 }
 
 impl Launcher {
-    /// Returns the name of the launcher in usage lines.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Run => "rdzv run",

@@ -41,7 +41,6 @@ const PLAIN: Form = Form {
     is_coloured: false,
 };
 
-/// Run that has ended.
 pub(super) struct Ended {
     pub(super) report: NodeReport,
     pub(super) story: Story,
@@ -77,7 +76,6 @@ pub(super) struct Report {
     file: Option<(PathBuf, ReportFile)>,
     exit_codes: ExitCodes,
     run_id: Option<String>,
-    /// Style of all messages.
     face: Face,
     preemption: PreemptionArgs,
     /// `true` if all nodes print to the same output.
@@ -120,7 +118,6 @@ impl Report {
         self.write(|| Document::of_refusal(self.run_id.as_deref(), refusal, self.face));
     }
 
-    /// Writes the report file, if the user requested one.
     fn write(&self, document: impl FnOnce() -> Document) {
         if let Some((path, file)) = &self.file
             && let Err(error) = file.write(&document().text())
@@ -345,7 +342,6 @@ fn report_as_torchrun(ended: &Ended, report: &Report) {
     }
 }
 
-/// Reports the refusal of a launch.
 pub(super) fn refuse(
     refusal: &Refusal,
     launcher: Launcher,

@@ -75,7 +75,6 @@ const TOPICS: [(&str, &str, &str); 13] = [
     ),
 ];
 
-/// Returns the names of the topics.
 pub(super) fn topics() -> impl Iterator<Item = &'static str> + use<> {
     TOPICS.iter().map(|(name, ..)| *name)
 }

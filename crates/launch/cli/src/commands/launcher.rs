@@ -164,7 +164,6 @@ fn launch(
     launch().inspect_err(|refusal| report.refused(refusal))
 }
 
-/// Runs the launch to its end.
 fn run(
     launch: Launch,
     face: Face,

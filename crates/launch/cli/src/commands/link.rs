@@ -24,7 +24,6 @@ pub(super) struct LinkArgs {
     dir: Option<PathBuf>,
 }
 
-/// Creates the link and prints its path.
 pub(super) fn run(arguments: &LinkArgs) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,

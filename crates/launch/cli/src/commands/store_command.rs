@@ -132,7 +132,6 @@ const HAND_OVER: Duration = Duration::from_millis(500);
 /// Seconds that agents wait for a killed store.
 const AWAITED: u64 = 60;
 
-/// Error about flags with impossible values or combinations.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
@@ -279,7 +278,6 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     Ok(None)
 }
 
-/// Pages with health, metrics and status.
 struct StatusPage {
     listener: Listener,
     group: GroupStatus,

@@ -26,7 +26,6 @@ pub(super) struct VerdictArgs {
     files: Vec<PathBuf>,
 }
 
-/// Part of a report that this command reads.
 #[derive(Debug, Deserialize)]
 struct Report {
     run_id: Option<String>,
@@ -52,7 +51,6 @@ struct Cause {
     text: String,
 }
 
-/// Reads the files and prints the result.
 pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
     let read = |path: &PathBuf| {
         let text = fs::read_to_string(path).map_err(|error| error.to_string());

@@ -215,7 +215,6 @@ fn show_logs(directory: &Path) {
     }
 }
 
-/// Returns the text before the timeline.
 fn opening(workers: u32, kill: bool) -> String {
     let who = match workers {
         1 => "One process trains".to_owned(),

@@ -17,7 +17,7 @@ const PARAMETERS: usize = HIDDEN * 4 + 1;
 const LEARNING_RATE: f32 = 0.3;
 const MOMENTUM: f32 = 0.9;
 
-/// Example: its position, and the moon to which it belongs.
+/// Example: its coordinates, and the moon to which it belongs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     at: [f32; 2],
@@ -49,9 +49,7 @@ pub(super) fn shard(seed: u64, count: usize, rank: u32, world_size: u32) -> Vec<
 /// State of a training run, which is the content of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Training {
-    /// Number of steps taken.
     pub(super) step: u32,
-    /// Weights and biases.
     pub(super) parameters: Vec<f32>,
     /// Momentum of the optimizer, from earlier gradients.
     pub(super) velocity: Vec<f32>,
@@ -65,12 +63,10 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// Returns the mean loss.
     pub(super) fn loss(&self) -> f32 {
         self.sums[PARAMETERS] / self.points()
     }
 
-    /// Returns the fraction of correctly classified points.
     pub(super) fn accuracy(&self) -> f32 {
         self.sums[PARAMETERS + 1] / self.points()
     }

@@ -20,7 +20,6 @@ pub(super) enum Progress {
     Finished(Finished),
 }
 
-/// Result of the training.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Finished {
     pub(super) step: u32,
@@ -29,7 +28,6 @@ pub(super) struct Finished {
     pub(super) accuracy: f32,
 }
 
-/// Receiver of reports.
 #[derive(Debug)]
 pub(super) struct Reports {
     socket: UnixDatagram,
@@ -62,7 +60,6 @@ impl Reports {
     }
 }
 
-/// Sender of reports.
 #[derive(Debug)]
 pub(super) struct Reporter {
     socket: UnixDatagram,

@@ -13,7 +13,6 @@ use rustix::process::Signal;
 
 use super::progress::{Finished, Progress};
 
-/// Input of the timeline.
 #[derive(Debug, Clone)]
 pub(super) enum Observation {
     /// Event of the agent.
@@ -22,7 +21,6 @@ pub(super) enum Observation {
     Worker(Progress),
 }
 
-/// Output of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Show a line to the user: role, head and text.
@@ -31,7 +29,6 @@ pub(super) enum Action {
     Kill(u32),
 }
 
-/// State of the demo, from the observations until now.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) workers: u32,
@@ -273,7 +270,6 @@ impl Timeline {
     }
 }
 
-/// Returns one line of the timeline.
 fn line(at: Duration, what: &str, text: String) -> Action {
     let role = match what {
         "KILL" | "died" => LineRole::Error,

@@ -120,7 +120,7 @@ impl<'c> Context<'c> {
     }
 }
 
-/// Facts about a machine on which a launch depends.
+/// Facts about a machine.
 pub(crate) trait Machine {
     /// Returns the processors in this process's affinity mask.
     fn affinity(&self) -> CpuList;
@@ -137,7 +137,6 @@ pub(crate) trait Machine {
     ) -> Result<Vec<Binding>, PlacementError>;
     /// `true` if a host name or address is that of this machine; resolves names.
     fn is_called(&self, host: &str) -> bool;
-    /// Returns the current directory.
     fn working_directory(&self) -> PathBuf;
     /// `true` if the path is a regular file.
     fn is_file(&self, path: &Path) -> bool;
@@ -149,7 +148,6 @@ pub(crate) trait Machine {
     fn is_program(&self, path: &Path) -> bool;
     /// `true` if the path is a directory in which files can be created.
     fn takes_files(&self, path: &Path) -> bool;
-    /// Returns a new UUID.
     fn random_id(&self) -> String;
 }
 

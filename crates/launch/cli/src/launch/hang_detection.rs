@@ -121,7 +121,6 @@ fn stack_tool(entrypoint: &Entrypoint, context: &Context<'_>) -> Option<PathBuf>
     Some(context.absolute(tool))
 }
 
-/// Adds the detection of hangs to an explanation.
 pub(super) fn explain(draft: &mut Draft, hang: &HangPlan, environment: &Environment) {
     draft.section("Workers that hang");
     let progress = hang.progress.map_or_else(

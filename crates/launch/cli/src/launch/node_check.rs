@@ -44,7 +44,6 @@ impl NodeCheckArgs {
     }
 }
 
-/// Adds the check to an explanation.
 pub(super) fn explain(draft: &mut Draft, plan: Option<&NodeCheckPlan>) {
     let Some(plan) = plan else { return };
     draft.section("Check of this node");

@@ -56,7 +56,6 @@ pub(crate) struct ObserveArgs {
     worker_server: bool,
 }
 
-/// Observers of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Observers {
     /// `true` with `--metrics-handler console`.
@@ -145,7 +144,6 @@ fn port(text: &str, context: &mut Context<'_>) -> Option<u16> {
     port
 }
 
-/// Adds the observers to an explanation.
 pub(super) fn explain(draft: &mut Draft, observers: &Observers) {
     draft.section("Watching");
     draft.flag("events", "event_log_handler");

@@ -149,7 +149,6 @@ fn job(environment: &Environment) -> Option<String> {
     }
 }
 
-/// Adds the section about preemption to an explanation.
 pub(super) fn explain(
     draft: &mut Draft,
     plan: Option<&PreemptionPlan>,

@@ -125,7 +125,6 @@ pub(crate) struct StaticArgs {
 }
 
 impl RendezvousArgs {
-    /// Parses `--rdzv-conf`.
     pub(super) fn settings(&self) -> Result<RendezvousConfig, Raised> {
         RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error("--rdzv-conf", &error))
     }
@@ -270,7 +269,6 @@ impl RendezvousChoice<'_> {
         }
     }
 
-    /// Chooses the rendezvous.
     pub(super) fn choose(
         &self,
         settings: &RendezvousConfig,

@@ -22,11 +22,8 @@ use crate::scheduler::Scheduled;
 /// Launch that is ready to run, with the reasons that `--explain` shows.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// Configuration of the agent.
     pub(crate) plan: AgentConfig,
-    /// Observers of the run.
     pub(crate) observers: Observers,
-    /// Messages to the user.
     pub(crate) notes: Vec<Note>,
     pub(super) scheduled: Scheduled,
     /// Unix time in seconds at which the job must end, if it is known.

@@ -255,7 +255,6 @@ pub(super) fn check_monitor_interval(interval: f64) -> Result<(), Raised> {
     Err(Raised::new("AssertionError", text).plainly(sentence))
 }
 
-/// Adds restarts, shutdown timeout and signals to an explanation.
 pub(super) fn explain(
     draft: &mut Draft,
     plan: &AgentConfig,

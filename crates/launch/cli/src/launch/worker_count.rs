@@ -39,7 +39,6 @@ pub(crate) struct CountArgs {
 pub(super) struct Nodes {
     /// Number of nodes with which a job can start.
     pub(super) least: u32,
-    /// Maximum number of nodes.
     pub(super) most: u32,
     /// Value of the flag, as typed.
     pub(super) text: String,
@@ -77,7 +76,6 @@ impl Nodes {
     }
 }
 
-/// Number of workers, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorkerCount {
     /// Number of workers, which may be zero or negative.
@@ -135,8 +133,6 @@ impl CountArgs {
         Ok(count)
     }
 
-    /// Counts the workers.
-    ///
     /// A limit of the control group on processor time lowers the number of processors. `torchrun`
     /// ignores this limit. In a container that may use two processors of a large machine, it starts
     /// a worker for each processor of the machine.
@@ -258,7 +254,6 @@ impl WorkerCount {
     }
 }
 
-/// Adds the numbers of nodes and workers to an explanation.
 pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &WorkerCount) {
     draft.section("Nodes and workers");
     let spares = nodes.spares;

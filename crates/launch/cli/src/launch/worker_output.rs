@@ -226,7 +226,6 @@ fn needles(text: Option<&str>) -> Vec<String> {
     needles
 }
 
-/// Adds the output to an explanation.
 pub(super) fn explain(draft: &mut Draft, logs: &LogPlan, environment: &Environment) {
     draft.section("Output");
     let (value, reason) = match &logs.base {

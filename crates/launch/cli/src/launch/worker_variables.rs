@@ -25,7 +25,6 @@ const OF_ROUND: [&str; 6] = [
 /// Maximum number of values in a list; a longer list is shortened.
 const MANY: usize = 8;
 
-/// Adds the command of each worker to an explanation.
 pub(super) fn explain_commands(
     draft: &mut Draft,
     launch: &Launch,
@@ -39,7 +38,6 @@ pub(super) fn explain_commands(
     }
 }
 
-/// Adds the variables of the workers to an explanation.
 pub(super) fn explain_variables(
     draft: &mut Draft,
     launch: &Launch,

@@ -36,7 +36,6 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// Passes an event to all observers.
     pub(crate) fn record(&mut self, event: &AgentEvent) {
         self.sinks.record(event);
     }

@@ -91,7 +91,6 @@ pub(crate) fn nodes_are_from(variable: &str) {
     let _ = NODES_FROM.set(variable.to_owned());
 }
 
-/// Form of log lines.
 enum LogForm {
     /// `rdzv: waiting for nodes: 2 of 4 ...`
     Plain,

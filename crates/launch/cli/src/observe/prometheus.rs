@@ -22,7 +22,6 @@ use super::group_metrics::GroupMetrics;
 
 type Labels = [(&'static str, String); 1];
 
-/// Counters of events.
 #[derive(Debug)]
 pub(crate) struct Counters {
     events: Family<Labels, Counter>,

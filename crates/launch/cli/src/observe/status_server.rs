@@ -59,7 +59,6 @@ pub(crate) struct Sources {
     pub(crate) worker_sockets: Option<PathBuf>,
 }
 
-/// Listening socket of the server.
 pub(crate) struct Listener {
     socket: TcpListener,
     health_only: bool,
@@ -204,7 +203,6 @@ async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     }
 }
 
-/// Answer to `GET /status`.
 #[derive(Serialize)]
 struct Status {
     #[serde(flatten)]
@@ -229,7 +227,6 @@ async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
 /// Time limit for the start of a worker's answer; some handlers collect traces.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Answers `/workers/⟨local rank⟩/`.
 async fn worker_root(
     State(sources): State<Arc<Sources>>,
     Captured(local_rank): Captured<u32>,

@@ -19,11 +19,8 @@ use rdzv_core::time::{Mono, Wall};
 pub(crate) struct Story {
     shutdown_timeout: Duration,
     began: Option<Wall>,
-    /// Time of the last event.
     last: Wall,
-    /// Number of workers in the last round.
     workers: u32,
-    /// Number of nodes in the last round.
     nodes: u32,
     /// Rank of this node in the last round; `None` before the first round.
     rank: Option<u32>,
@@ -47,8 +44,6 @@ pub(crate) struct Story {
 
 impl Story {
     /// Creates the story of a run that has not begun.
-    ///
-    /// The parameter is the shutdown timeout of the workers.
     pub(crate) fn new(shutdown_timeout: Duration) -> Self {
         Self {
             shutdown_timeout,
@@ -162,19 +157,16 @@ impl Story {
         regrouped(nodes).lines(width)
     }
 
-    /// Returns the ranks of the running workers, in ascending order.
     fn ranks(&self) -> Vec<u32> {
         let mut ranks: Vec<u32> = self.running.values().copied().collect();
         ranks.sort_unstable();
         ranks
     }
 
-    /// Returns the rank of this node in the last round; `None` before the first.
     pub(crate) fn rank(&self) -> Option<u32> {
         self.rank
     }
 
-    /// Returns the attempts before the last one.
     pub(crate) fn attempts(&self) -> &[Attempt] {
         &self.attempts
     }
@@ -191,7 +183,6 @@ impl Story {
         self.last.since(self.began.unwrap_or(self.last))
     }
 
-    /// Returns the report of a successful run.
     pub(crate) fn success(&self) -> Success {
         let attempts = self.attempts.iter();
         Success {

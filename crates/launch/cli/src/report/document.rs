@@ -12,7 +12,6 @@ use crate::face::Face;
 /// Version of the format, which does not change when keys are added.
 const VERSION: u32 = 1;
 
-/// Content of the report file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     version: u32,

@@ -63,22 +63,17 @@ pub(crate) struct Scheduled {
     pub(crate) deadline: Option<u64>,
     /// Longest shutdown timeout that ends before the scheduler's SIGKILL, if known.
     pub(crate) longest_shutdown_timeout: Option<Duration>,
-    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Node of a step with several nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StepNode {
-    /// Name of the node.
     pub(crate) node: String,
-    /// Index of the node's task.
     pub(crate) task: usize,
     /// Names of all nodes of the step.
     pub(crate) names: Vec<String>,
 }
 
-/// Value for a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Value {
     /// Name of the flag's field.

@@ -4,7 +4,6 @@ use textwrap::core::display_width;
 
 use crate::line::cut_words;
 
-/// A part of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     text: String,

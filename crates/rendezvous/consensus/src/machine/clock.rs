@@ -29,7 +29,6 @@ impl GroupClock {
         self.applied
     }
 
-    /// Sets the time of the last applied command or restored state.
     pub(super) fn apply(&mut self, at: Now) {
         self.applied = at;
     }

@@ -153,7 +153,6 @@ impl Consensus {
         self.in_force(configuration);
     }
 
-    /// Reports a change of the role.
     fn announce(&mut self) {
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader;

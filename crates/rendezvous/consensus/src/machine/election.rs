@@ -66,7 +66,6 @@ impl Election {
         self.voter_index = voter_index;
     }
 
-    /// Records that a term has a leader.
     pub(super) fn has_leader(&mut self, term: u64) {
         self.led = self.led.max(term);
     }

@@ -229,7 +229,6 @@ fn snapshot(body: &mut &[u8]) -> Result<(Snapshot, usize), ConsensusWireError> {
     Ok((snapshot, length))
 }
 
-/// Returns the frames of a snapshot's state.
 fn parts(snapshot: &Snapshot, part: usize) -> impl Iterator<Item = Vec<u8>> {
     let metadata = snapshot.get_metadata();
     (0..).step_by(part).zip(snapshot.data.chunks(part)).map(

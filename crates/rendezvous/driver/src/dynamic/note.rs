@@ -52,7 +52,6 @@ impl NoteFile {
         self.write()
     }
 
-    /// Returns the content.
     pub(in crate::dynamic) fn note(&self) -> &Note {
         &self.note
     }
@@ -76,7 +75,6 @@ impl NoteFile {
         self.write()
     }
 
-    /// Writes the authority of this coordinator.
     pub(super) fn adopt(&mut self, authority: Authority) -> io::Result<()> {
         self.note.adopt(authority);
         self.write()

@@ -39,7 +39,6 @@ const MOST_VOTERS: usize = 5;
 /// Longest time for which a machine may be silent.
 const MOST_NODE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Configuration of `c10d`.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) run_id: RunId,
@@ -205,7 +204,6 @@ pub(super) fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousErr
     }
 }
 
-/// Parses the choice of a fence.
 fn fence(config: &RendezvousConfig) -> Result<FencePolicy, RendezvousError> {
     let wrong = |what: String| Err(RendezvousError::Argument(what));
     if let Some(kill) = config.get_as_int("fence_kill")?

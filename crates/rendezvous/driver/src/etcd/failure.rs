@@ -152,7 +152,6 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Starts a timer with this time limit.
     pub(crate) fn within(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
@@ -161,12 +160,10 @@ impl Retry {
         }
     }
 
-    /// Returns the time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.elapsed())
     }

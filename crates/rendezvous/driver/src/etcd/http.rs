@@ -71,7 +71,6 @@ struct Met {
     hung_up: AtomicU32,
 }
 
-/// Flag that the client is closed, and a condition variable for waiters.
 #[derive(Debug, Default)]
 struct Closed {
     closed: Mutex<bool>,
@@ -131,7 +130,6 @@ impl Client {
         }
     }
 
-    /// Returns the time for which requests are retried.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }

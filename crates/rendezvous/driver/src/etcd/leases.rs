@@ -29,18 +29,16 @@ pub(super) const LEFT: &[u8] = b"left";
 /// Number of attempts of a request whose lease has expired.
 const LEASE_ATTEMPTS: usize = 3;
 
-/// Leases of one node.
 #[derive(Debug)]
 pub(crate) struct Leases {
     shared: Arc<Shared>,
-    /// Client for the requests of the callers.
+    /// Client for requests other than renewals.
     client: Client,
     renewals: Option<Call>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// Client for the renewals.
     client: Client,
     member_life: Duration,
     wanted: Mutex<Wanted>,

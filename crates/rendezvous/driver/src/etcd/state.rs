@@ -33,11 +33,9 @@ pub struct EtcdState {
     /// This field is dropped first, because the watch uses the leases.
     watch: Option<Watch>,
     leases: Arc<Leases>,
-    /// Time to live of a node's lease.
     life: Duration,
     /// Random identifier of this node, which it writes to notify the others.
     writer: String,
-    /// Name of the backend.
     name: &'static str,
     /// Run that was not checked yet for use by torchrun agents (`etcd-v2` only).
     unchecked: Option<RunId>,

@@ -175,7 +175,6 @@ impl EtcdStore {
         }
     }
 
-    /// Returns the values of the keys.
     fn values(&self, keys: &[&str]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let mut values = Vec::with_capacity(keys.len());
         for part in keys.chunks(OPERATIONS) {

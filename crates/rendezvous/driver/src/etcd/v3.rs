@@ -23,7 +23,6 @@ mod code {
     pub(super) const UNAVAILABLE: i64 = 14;
 }
 
-/// Calls of the v3 API.
 impl Client {
     /// Reads one key, and returns the revision of the store with it.
     pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), Failure> {

@@ -45,7 +45,6 @@ fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::E
     Ok(bytes.into())
 }
 
-/// Header of every answer.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Header {
@@ -53,7 +52,6 @@ pub(crate) struct Header {
     pub(crate) revision: Int,
 }
 
-/// Key with its value.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KeyValue {
@@ -132,7 +130,6 @@ pub(crate) struct WatchAnswer {
     pub(crate) events: Vec<Event>,
 }
 
-/// Change of a key.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Event {
@@ -142,7 +139,6 @@ pub(crate) struct Event {
     pub(crate) kv: KeyValue,
 }
 
-/// Error answer of the server.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refusal {

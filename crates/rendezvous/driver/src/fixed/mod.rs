@@ -315,8 +315,6 @@ impl StaticRendezvous {
         }
     }
 
-    /// Leaves the run.
-    ///
     /// A node that hosts the store waits at most `most` for its readers.
     fn end(&mut self, ending: Ending, most: Duration) {
         let several = self.channel.is_some();

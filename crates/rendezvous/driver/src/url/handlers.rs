@@ -177,7 +177,6 @@ fn query_or_variable(
     }
 }
 
-/// Returns the endpoint of the store.
 fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
     let host = bare_host(&expected(MASTER_ADDR, options)?).to_owned();
     let port = integer(&expected(MASTER_PORT, options)?)?;

@@ -60,7 +60,6 @@ impl UrlHandler for NativeHandler {
         })
     }
 
-    /// Joins, and waits until all workers have joined.
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let Joined { store, rank, .. } = self.join(url, options)?;
         Ok(Opened { store, rank })

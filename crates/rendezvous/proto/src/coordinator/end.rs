@@ -43,7 +43,8 @@ use crate::Rule;
 use rdzv_core::rules::Rules;
 
 /// Time from the exit of an agent's process to the exit of its workers.
-/// Usually, the kernel has killed the workers before.
+///
+/// The kernel kills the workers.
 pub const WORKERS_END_WITHIN: Duration = Duration::from_millis(50);
 
 /// Time from the exit of an agent's process until the agent is lost.

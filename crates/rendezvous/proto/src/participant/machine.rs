@@ -332,7 +332,7 @@ impl Participant {
         self.ask(now, beat, Output::Write(Box::new(state)));
     }
 
-    /// Returns the next decision; `drafted`: `state` contains changes that are not written.
+    /// Returns the next decision; `drafted` marks a `state` with unwritten changes.
     fn decide(&mut self, state: &RendezvousState, drafted: bool, now: Now) -> Decision {
         let phase = self.task.phase(now.mono);
         let moment = Moment {

@@ -24,7 +24,6 @@ const INVITED_FOR: Duration = Duration::from_secs(2);
 /// An agent that ignores them all may be unreachable.
 const MOST_INVITATIONS: u32 = 3;
 
-/// All attached agents.
 #[derive(Debug, Default)]
 pub(super) struct Agents(BTreeMap<ConnId, Agent>);
 

@@ -273,7 +273,6 @@ impl Voter {
         }
     }
 
-    /// Handles a configuration that is in force.
     pub(super) fn open_in_force(&mut self, group: &Group, configuration: &Configuration) {
         let mut others = configuration.voters.clone();
         let own = others.take(&self.id);
@@ -288,7 +287,6 @@ impl Voter {
         self.members_changed(group);
     }
 
-    /// Returns the known addresses of members.
     pub(super) fn addresses<'a>(
         &self,
         members: impl IntoIterator<Item = &'a VoterId>,

@@ -35,7 +35,6 @@ use rdzv_rendezvous_proto::coordinator::{Note, RunNote};
 /// More terms than can exist after the last term that a member recorded.
 const UNKNOWN_TERMS: u64 = 1000;
 
-/// Memory of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) cluster: u64,
@@ -79,7 +78,7 @@ impl Memory {
         open_runs.for_each(|note| note.outdated = true);
     }
 
-    /// Number of rounds that this memory contains; see [`rounds`].
+    /// Returns [`rounds`] of this memory.
     pub(super) fn rounds(&self) -> u32 {
         rounds(&self.runs)
     }

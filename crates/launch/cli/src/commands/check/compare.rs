@@ -11,7 +11,6 @@ use super::facts::Facts;
 /// With a larger difference, the order of events in the logs of several nodes is wrong.
 const CLOCKS_WITHIN: f64 = 2.0;
 
-/// Problem of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) node: String,

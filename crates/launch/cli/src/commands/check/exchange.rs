@@ -23,7 +23,6 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 /// Time that the other nodes have to read the last key.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
-/// This node's part in the exchange.
 pub(super) struct Exchange<'a> {
     store: TcpStore,
     deadline: Instant,
@@ -42,7 +41,7 @@ pub(super) struct ExchangeNode {
 }
 
 impl<'a> Exchange<'a> {
-    /// Connects to the store and publishes the facts of this node.
+    /// Connects to the store, and publishes the facts of this node.
     pub(super) fn begin(
         node: &'a ExchangeNode,
         facts: &mut Facts,
@@ -76,7 +75,6 @@ impl<'a> Exchange<'a> {
         format!("{what}/{}", self.node.rank)
     }
 
-    /// Returns the remaining time.
     fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }

@@ -31,7 +31,6 @@ print('.'.join(map(str, sys.version_info[:3])))
 try: print(m.version('torch'))
 except m.PackageNotFoundError: print('')";
 
-/// Facts about one node.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub(super) struct Facts {
     pub(super) node: String,
@@ -48,7 +47,6 @@ pub(super) struct Facts {
     pub(super) port: u16,
 }
 
-/// The workers' Python.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Default)]
 pub(super) struct Python {
     pub(super) path: String,

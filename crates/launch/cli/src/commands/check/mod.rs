@@ -50,7 +50,6 @@ pub(super) struct CheckArgs {
     timeout: u64,
 }
 
-/// Checks the nodes and prints the result.
 pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     let environment = Environment(std::env::vars_os().collect());
     let step = if arguments.local {

@@ -41,7 +41,7 @@ const LEAVE_WITHIN: Duration = Duration::from_millis(300);
 /// Size of the read buffer in bytes.
 const READ_AT_ONCE: usize = 16 << 10;
 
-/// Command of the backend to the task.
+/// Command to the task.
 pub(super) enum Command {
     Join {
         member: JoiningAgent,
@@ -102,12 +102,11 @@ struct Dialed {
     coordinator: Option<String>,
 }
 
-/// State of the task.
 pub(super) struct Connection {
     client: NativeClient,
     address: SocketAddr,
     calls: Calls<OfVoters, Done>,
-    /// `true` while a search waits or runs.
+    /// `true` while a search is queued or running.
     is_searching: bool,
     link: Option<Link>,
     /// `true` if the end of a connection may mean the end of the process.
@@ -212,7 +211,6 @@ impl Connection {
             .is_some_and(|by| !self.client.is_leaving() || by <= Instant::now())
     }
 
-    /// Returns the time to the next deadline.
     fn left(&self) -> Option<Duration> {
         let deadline = self.client.deadline();
         let left = deadline.map(|deadline| deadline.since(fence::now().mono));
@@ -294,7 +292,6 @@ impl Connection {
         }
     }
 
-    /// Handles the result of a call about the voters.
     async fn done(&mut self, done: Done) {
         match done {
             Done::Dialed(dialed) => match dialed.and_then(|dialed| self.adopt(dialed)) {

@@ -21,7 +21,6 @@ use tokio::net::TcpStream;
 use crate::dynamic::node::numeric;
 use crate::dynamic::probe::write_all;
 
-/// Connection to the coordinator.
 pub(super) struct Link {
     channel: Channel,
     /// Socket of the channel, for waits.

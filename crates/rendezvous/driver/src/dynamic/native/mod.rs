@@ -117,7 +117,6 @@ pub struct Native {
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
-    /// Round of the last join.
     round: Option<u64>,
     /// Round of the last join, if the round survives the coordinator.
     recoverable: Option<u64>,
@@ -285,7 +284,7 @@ impl Native {
         })
     }
 
-    /// Sends a command. A task that has panicked gives no answer.
+    /// Sends a command; has no effect if the task has panicked.
     fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }

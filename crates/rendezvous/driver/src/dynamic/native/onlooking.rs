@@ -48,7 +48,6 @@ impl Onlooking {
         });
     }
 
-    /// Sets the voters, if there are several.
     pub(super) fn voters(&mut self, voters: &[String]) {
         self.voters = voters.to_vec();
         if let Some(known) = &mut self.known {
@@ -59,7 +58,6 @@ impl Onlooking {
         }
     }
 
-    /// Sets the endpoint of the coordinator of a new connection.
     pub(super) fn reached(&mut self, coordinator: String) {
         self.coordinator = coordinator;
     }

@@ -97,7 +97,6 @@ impl Shared {
 }
 
 impl VoterLink {
-    /// Starts a link to the voter at the endpoint `peer`.
     pub(super) fn start(peer: &str, credentials: &Credentials) -> io::Result<Self> {
         let peer = Endpoint::parse(peer, 0);
         let peer = peer.map_err(|error| io::Error::other(error.to_string()))?;
@@ -145,7 +144,6 @@ impl Drop for VoterLink {
     }
 }
 
-/// Receiving side of the task.
 struct Link {
     peer: Endpoint,
     credentials: Credentials,

@@ -135,7 +135,6 @@ fn is_at(socket: &TcpListener, endpoint: &Endpoint) -> bool {
     }
 }
 
-/// Adds a voter to the options of a server.
 pub(super) fn become_voter(
     server: &mut ServerOptions,
     listeners: Vec<TcpListener>,

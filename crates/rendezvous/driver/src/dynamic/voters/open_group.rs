@@ -215,7 +215,6 @@ fn invited(
     serve(site, own, members, listeners, Start::Invited)
 }
 
-/// Starts the server of a voter among these members.
 fn serve(
     (endpoint, options, onlookers): Site<'_>,
     own: Endpoint,

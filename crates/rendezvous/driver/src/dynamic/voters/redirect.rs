@@ -94,7 +94,6 @@ enum Server {
     Left,
 }
 
-/// State that the task needs.
 #[derive(Debug, Clone)]
 struct Site {
     endpoint: Endpoint,

@@ -248,7 +248,6 @@ fn listed<'a>(answers: impl Iterator<Item = (&'a Endpoint, &'a str)>) -> String 
     answers.collect::<Vec<_>>().join("; ")
 }
 
-/// Answer of an endpoint.
 enum Answer {
     Coordinator(SocketAddr, Channel),
     /// Another voter, with the endpoint of the coordinator if it knows one in time.

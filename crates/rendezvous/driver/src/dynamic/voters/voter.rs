@@ -26,7 +26,6 @@ use crate::{GroupEvent, Kept, NodeState, Onlookers, RendezvousEvent};
 /// Parameters of a [`voter()`].
 #[derive(Debug)]
 pub(super) struct VoterOptions {
-    /// Settings of the machine.
     pub(super) settings: Settings,
     /// Note for the next process on this node; only in an open group.
     pub(super) note: Option<NoteFile>,
@@ -102,7 +101,6 @@ pub(super) fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     Ok(beside(host, onlookers))
 }
 
-/// Voter beside a store.
 #[derive(Debug)]
 struct VoterHost {
     voter: Voter,
