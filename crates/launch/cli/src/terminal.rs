@@ -127,7 +127,7 @@ pub(crate) fn finish_lines(timeout: Option<Duration>) {
 
 /// Waits until all queued lines are written, or one of the signals arrives.
 ///
-/// Returns `false` if lines are left, because nothing reads them.
+/// Returns `false` if lines may be left: a signal arrived, or a thread cannot be started.
 pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
     let finished = finish();
     // In most cases the lines are written in this time, and no thread is needed.

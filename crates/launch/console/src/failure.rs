@@ -4,12 +4,12 @@
 //!
 //! ```text
 //! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at
-//!       07:08:08.125001: ValueError: boom
+//!       2026-11-21T07:08:08.125001Z: ValueError: boom
 //! rdzv: raised in train.py, line 41, in main
 //!           config = load(path)
 //! rdzv: 6 more: ranks 0-4, 7: exit code -15 (SIGTERM), stopped by the agent
 //! rdzv: no restart: exceeded max_restarts=3
-//! rdzv: attempts before: 1: rank 2 on node-a: out of memory: ...
+//! rdzv: earlier attempts: 1: rank 2 on node-a: out of memory: ...
 //! rdzv: logs: /tmp/rdzv-x/attempt_1; report: report.json
 //! rdzv: help: ...
 //! ```

@@ -80,7 +80,7 @@ pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
 }
 
 /// Returns the final lines of a run that a signal ended.
-/// For example: `ended by SIGTERM after 12 s; 8 workers exited`.
+/// For example: `stopped by SIGTERM after 12 s; 8 workers exited`.
 pub fn ended(
     signal: i32,
     after: Duration,

@@ -132,7 +132,9 @@ impl Failure {
     }
 }
 
-/// Identity in a sentence: `rank 5 (local rank 1, pid 4243) on node-b`.
+/// Identity in a sentence.
+///
+/// For example: `rank 5 (local rank 1, pid 4243, exit code 1) on node-b`.
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let evidence = &self.evidence;

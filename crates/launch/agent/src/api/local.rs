@@ -125,7 +125,7 @@ pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> 
     })
 }
 
-/// Converts an outcome to a result; `values` returns the workers' values after a success.
+/// Converts an outcome to a result; `values` is called after a success.
 pub(super) fn result(
     outcome: Outcome,
     values: impl FnOnce() -> Result<BTreeMap<Rank, Value>, RunError>,

@@ -115,7 +115,7 @@ impl FailureAnalysis {
         self.not_started = program.then_some(worker);
     }
 
-    /// Records a change of the membership and returns its kind; `reason` is the sentence about it.
+    /// Records the change of the membership in `reason`, and returns its kind.
     pub(crate) fn membership_changed(&mut self, at: Wall, reason: &str) -> MembershipCause {
         if let Some(lost) = LostNode::in_sentence(reason, at) {
             self.lost_node = Some(lost);

@@ -45,6 +45,7 @@ pub(super) enum Trouble {
         timer: FileTimer,
         late: Duration,
     },
+    /// A worker sent no heartbeat in time.
     Missed(Missed),
     /// No worker of the group makes progress.
     Stuck { silent: Duration, limit: Duration },
@@ -131,7 +132,7 @@ impl Watches {
         }
     }
 
-    /// Forgets the exited workers of the attempt; the last lines that they wrote no longer matter.
+    /// Forgets the exited workers of the attempt, with their last unread lines.
     pub(super) fn clear(&mut self) {
         if !self.on() {
             return;

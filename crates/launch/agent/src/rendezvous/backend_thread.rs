@@ -130,7 +130,9 @@ impl BackendHandle {
         }
     }
 
-    /// Joins the next round; the answer is [`Answer::Joined`] or [`Answer::NotNeeded`].
+    /// Joins the next round.
+    ///
+    /// The answer is [`Answer::Joined`] or [`Answer::NotNeeded`].
     pub(super) fn join(&mut self) -> io::Result<()> {
         self.round = None;
         self.joining = true;

@@ -151,8 +151,7 @@ pub(super) struct Setup {
     pub(super) processors: Option<CpuSet>,
 }
 
-/// Converts a list of processors, without those from number 1,024 on, because the set has no room
-/// for them.
+/// Converts a list of processors; the set has room for numbers below 1,024.
 pub(super) fn processors(list: &CpuList) -> CpuSet {
     let mut set = CpuSet::new();
     let known = list.iter().map(|processor| processor as usize);

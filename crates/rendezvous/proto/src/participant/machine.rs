@@ -417,7 +417,7 @@ impl Participant {
     }
 }
 
-/// Returns the nodes of the forming round, or the nodes that wait for the next one.
+/// Returns the participants, or the waiting nodes once the round is complete.
 fn who_came(state: &RendezvousState) -> Vec<NodeDesc> {
     if state.complete {
         state.wait_list.iter().cloned().collect()

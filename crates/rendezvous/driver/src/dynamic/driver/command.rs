@@ -15,6 +15,7 @@ pub(super) enum Command {
     Join(Sender<Event>),
     /// Ends the running join, and rejects later ones.
     Interrupt,
+    /// Leaves the run.
     Leave(SyncSender<Result<(), RendezvousError>>),
     /// Closes the run for all nodes.
     Close(SyncSender<Result<(), RendezvousError>>),
@@ -22,12 +23,15 @@ pub(super) enum Command {
     ReadState(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
     /// Opens the store of another round.
     RoundStore(u64, SyncSender<Result<Arc<dyn Store>, RendezvousError>>),
+    /// Sets the receiver of changes.
     Observe(Observer),
     /// Passes a notice of the backend.
     Notice(Notice),
     /// Reports the permanent failure of a member.
     PeerFailed { node: String, reason: String },
+    /// Asks whether the task is alive.
     Ping(Sender<()>),
+    /// Ends the task.
     End,
 }
 

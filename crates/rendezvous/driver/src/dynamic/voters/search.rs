@@ -254,7 +254,9 @@ enum Answer {
     Voter(Option<String>),
 }
 
-/// Asks one endpoint. The connection and the answer each take at most `within`.
+/// Asks one endpoint.
+///
+/// For each of its addresses, the connection and the answer each take at most `within`.
 fn ask(
     endpoint: &Endpoint,
     credentials: &Credentials,

@@ -175,7 +175,7 @@ impl Run {
         self.nodes.participants.len() + left
     }
 
-    /// Notifies the participants if all workers of the round have succeeded.
+    /// Notifies the successful agents once all workers of the round have succeeded.
     pub(super) fn announce_success(&mut self, out: &mut Outbox<Effect>) {
         let (Round::Held(formed) | Round::Over(formed)) = &self.round else {
             return;
