@@ -78,7 +78,7 @@ pub(crate) struct StoreArgs {
     ///
     /// A store can start at the address of an earlier store that has exited. If agents of the
     /// earlier store reach the new one, the new store waits for all agents of their round. With
-    /// this flag, it continues after 3 s without the missing agents.
+    /// this flag, the new store continues after 3 s without the missing agents.
     #[arg(long)]
     recover: bool,
 

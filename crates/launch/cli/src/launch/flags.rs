@@ -142,7 +142,7 @@ pub(crate) struct RunArgs {
     /// In a Slurm step with several nodes, `srun rdzv run train.py` needs no other flags. Nodes,
     /// endpoint, port and run id come from Slurm, and with GPUs also the number of workers;
     /// `--explain` shows each value. A step with several tasks on a node is refused. `auto` uses
-    /// Slurm inside such a step; `slurm` refuses to run elsewhere; `none` uses no scheduler. The
+    /// Slurm inside a step; `slurm` refuses to run outside a step; `none` uses no scheduler. The
     /// link named torchrun never uses a scheduler. [env: RDZV_SCHEDULER]
     #[arg(
         long,
