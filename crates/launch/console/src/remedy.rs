@@ -30,7 +30,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     (
         &["eaddrinuse", "address already in use"],
         "end the process that listens at that port (`ss -ltnp` names it), or choose \
-         another port (--master-port, --rdzv-endpoint; port 0 selects a free one)",
+         another port (--master-port, --rdzv-endpoint; on one node, port 0 selects a free one)",
     ),
     (
         &[

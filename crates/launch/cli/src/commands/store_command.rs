@@ -206,8 +206,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
         let Some(voter) = StoreVoter::listen(endpoints).map_err(misuse)? else {
             return Err(anyhow!(
-                "the endpoints of this machine in {list} are in use: an agent there is already the \
-                 voter"
+                "the endpoints of this machine in {list} are in use, probably by an agent that is \
+                 already the voter"
             ));
         };
         if arguments.restarts > 0 {

@@ -537,7 +537,7 @@ pub(super) fn without_effect(
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
-            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes), \
+            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes) and \
              voters, an endpoint with a port, and --agent-restarts of at least 1",
         );
     }
