@@ -111,8 +111,8 @@ pub(crate) struct RunArgs {
     /// Script, module or program, with its arguments.
     ///
     /// Arguments after the script are passed to the workers unchanged, except that $local_rank and
-    /// ${local_rank} become the local rank, and $$ becomes $. The first `--` of the line is
-    /// dropped, as in torchrun.
+    /// ${local_rank} become the local rank, and $$ becomes $. As in torchrun, a `--` before the
+    /// script or directly after it is dropped.
     #[arg(value_name = "TRAINING_SCRIPT [ARGS]", trailing_var_arg = true)]
     pub(crate) training_script: Vec<OsString>,
 
