@@ -204,7 +204,7 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
              above (os._exit discards them)"
         }
         "hang" | "heartbeat" | "watchdog" => {
-            "use --report FILE to record the stack of every rank; install py-spy to add \
+            "use --events-file FILE to record the stack of every rank; install py-spy to add \
              Python's frames"
         }
         "node_lost" => {
