@@ -243,7 +243,7 @@ fn values_of_c10d_that_cannot_be_are_refused_before_anything_starts() {
         ),
         (
             "fence_kill=0",
-            "fence_kill is 0, but must be a number of seconds",
+            "fence_kill is 0, but must be a positive number of seconds",
         ),
         (
             "coordinator_timeout=0",
