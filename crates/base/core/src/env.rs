@@ -32,13 +32,13 @@ variables! {
     ROLE_RANK;
     /// Worker: number of workers of the same role.
     ROLE_WORLD_SIZE;
-    /// Worker: host of the store that the workers meet at.
+    /// Worker: host of the workers' store.
     MASTER_ADDR;
-    /// Worker: port of the store that the workers meet at.
+    /// Worker: port of the workers' store.
     MASTER_PORT;
     /// Worker: the run id.
     TORCHELASTIC_RUN_ID;
-    /// Worker: number of the agent's restarts that have been used.
+    /// Worker: number of restarts of `--max-restarts` that its agent has used.
     TORCHELASTIC_RESTART_COUNT;
     /// Worker: `--max-restarts`.
     TORCHELASTIC_MAX_RESTARTS;
@@ -58,11 +58,11 @@ variables! {
     TORCH_NCCL_ASYNC_ERROR_HANDLING;
     /// Worker: inherited; `1` if absent and there are several local workers.
     OMP_NUM_THREADS;
-    /// Worker: device list, divided with `--virtual-local-rank`.
+    /// Worker: device list; one device with `--virtual-local-rank`.
     CUDA_VISIBLE_DEVICES;
-    /// Worker: device list, divided with `--virtual-local-rank`.
+    /// Worker: device list; one device with `--virtual-local-rank`.
     HIP_VISIBLE_DEVICES;
-    /// Worker: path of the watchdog's named pipe, when there is one.
+    /// Worker: path of the watchdog's named pipe, if the watchdog is on.
     TORCHELASTIC_TIMER_FILE;
     /// Launcher: the Python interpreter for workers.
     PYTHON_EXEC;
@@ -70,7 +70,7 @@ variables! {
     VIRTUAL_ENV;
     /// Launcher: log level.
     LOGLEVEL;
-    /// Launcher: kind of the terminal; a `dumb` terminal is never redrawn.
+    /// Launcher: kind of the terminal; with `dumb`, `--ui auto` is plain.
     TERM;
     /// Launcher: if not empty, its terminal output has no colours.
     NO_COLOR;

@@ -128,8 +128,8 @@ pub enum CollectiveError {
     },
     /// The connection to a rank was closed, or could not be opened.
     #[error(
-        "{call}: lost rank {peer} at {address} after {:.1} s ({reason}); its process has exited or \
-         left the group",
+        "{call}: lost rank {peer} at {address} after {:.1} s ({reason}); its process has probably \
+         exited or left the group",
         .elapsed.as_secs_f64()
     )]
     Lost {

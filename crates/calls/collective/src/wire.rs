@@ -156,7 +156,7 @@ pub enum GroupRefusal {
         expected: u32,
     },
     /// The refusing rank is not the intended rank.
-    #[error("it is rank {expected}; check that the address is reachable from this host")]
+    #[error("it is rank {expected}; check that the address leads to the intended host")]
     Rank {
         /// Number of the refusing rank.
         expected: u32,

@@ -28,7 +28,7 @@ type OnDone = Box<dyn FnOnce() + Send>;
 /// work.wait()?;
 /// # Ok::<(), rdzv_collective::CollectiveError>(())
 /// ```
-#[must_use = "the operation may fail, which only its work says"]
+#[must_use = "the operation may fail, and only its `Work` reports the error"]
 pub struct Work<R>(Arc<Shared<R>>);
 
 /// Completing side of the work, used once.

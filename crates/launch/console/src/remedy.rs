@@ -30,7 +30,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     (
         &["eaddrinuse", "address already in use"],
         "end the process that listens at that port (`ss -ltnp` names it), or choose \
-         another port (--master-port, --rdzv-endpoint; port 0 selects a free one)",
+         another port (--master-port, --rdzv-endpoint; on one node, port 0 selects a free one)",
     ),
     (
         &[
@@ -204,7 +204,7 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
              above (os._exit discards them)"
         }
         "hang" | "heartbeat" | "watchdog" => {
-            "use --report FILE to record the stack of every rank; install py-spy to add \
+            "use --events-file FILE to record the stack of every rank; install py-spy to add \
              Python's frames"
         }
         "node_lost" => {

@@ -51,7 +51,7 @@ use tokio::sync::oneshot;
 #[derive(Debug, Error)]
 #[error(
     "cannot serve the worker's control plane at {address}: {source}\n\
-     help: choose a path that does not exist and has at most 107 bytes"
+     help: choose a free port, or a path that does not exist and has at most 107 bytes"
 )]
 pub struct WorkerServerError {
     /// Path or address of the socket.

@@ -266,7 +266,7 @@ impl RendezvousError {
                 what: format!("the connection to the store was lost ({source})"),
                 endpoint,
                 elapsed: Some(elapsed),
-                remedy: "check the log of the agent that hosts the store: it has exited, or its host is down",
+                remedy: "check the log of the agent that hosts the store, its host and the network",
             },
             StoreError::NoAnswer {
                 operation,

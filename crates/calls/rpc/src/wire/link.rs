@@ -24,7 +24,7 @@ use crate::wire::writer::{Left, Part, Writer};
 /// Maximum number of frames that one connection delivers per turn.
 const TURN: usize = 256;
 
-const CLOSED: &str = "the worker closed the connection: it exited or was killed";
+const CLOSED: &str = "the worker closed the connection: it has probably exited";
 
 /// The epoll set of an agent and its connections.
 pub(crate) type LinkPoller = Poller<dyn Endpoint>;

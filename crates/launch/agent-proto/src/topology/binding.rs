@@ -96,8 +96,8 @@ pub enum BindingError {
     NoDevice,
     /// There are more workers than devices.
     #[error(
-        "local rank {local_rank} has no device, because only visible devices: {devices}; start \
-         at most one worker per device, or omit --numa-binding"
+        "local rank {local_rank} has no device, because the number of visible devices is \
+         {devices}; start at most one worker per device, or omit --numa-binding"
     )]
     TooFewDevices {
         /// First worker without a device.

@@ -42,6 +42,8 @@ pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32
     if thread.is_ok()
         && let Ok(Err(error)) = ended.recv_timeout(LEAVE_WITHIN)
     {
-        warn!("the other nodes will miss the heartbeats of this one: {error}");
+        warn!(
+            "cannot notify the other nodes, which will miss the heartbeats of this agent: {error}"
+        );
     }
 }

@@ -78,7 +78,7 @@ pub(crate) struct StoreArgs {
     ///
     /// A store can start at the address of an earlier store that has exited. If agents of the
     /// earlier store reach the new one, the new store waits for all agents of their round. With
-    /// this flag, it continues after 3 s without the missing agents.
+    /// this flag, the new store continues after 3 s without the missing agents.
     #[arg(long)]
     recover: bool,
 
@@ -205,8 +205,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
         let Some(voter) = StoreVoter::listen(endpoints).map_err(misuse)? else {
             return Err(anyhow!(
-                "the endpoints of this machine in {list} are in use: an agent there is already the \
-                 voter"
+                "the endpoints of this machine in {list} are in use, probably by an agent that is \
+                 already the voter"
             ));
         };
         if arguments.restarts > 0 {

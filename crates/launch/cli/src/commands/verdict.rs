@@ -21,7 +21,7 @@ use crate::terminal::{complain, show};
 /// and needs none.
 #[derive(Debug, Args)]
 pub(super) struct VerdictArgs {
-    /// Report files, such as `report-*.json`, or directories of them.
+    /// Report files, or directories with .json report files.
     #[arg(required = true, value_name = "FILE|DIRECTORY")]
     files: Vec<PathBuf>,
 }

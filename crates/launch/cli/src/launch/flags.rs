@@ -111,8 +111,8 @@ pub(crate) struct RunArgs {
     /// Script, module or program, with its arguments.
     ///
     /// Arguments after the script are passed to the workers unchanged, except that $local_rank and
-    /// ${local_rank} become the local rank, and $$ becomes $. The first `--` of the line is
-    /// dropped, as in torchrun.
+    /// ${local_rank} become the local rank, and $$ becomes $. As in torchrun, a `--` before the
+    /// script or directly after it is dropped.
     #[arg(value_name = "TRAINING_SCRIPT [ARGS]", trailing_var_arg = true)]
     pub(crate) training_script: Vec<OsString>,
 
@@ -142,7 +142,7 @@ pub(crate) struct RunArgs {
     /// In a Slurm step with several nodes, `srun rdzv run train.py` needs no other flags. Nodes,
     /// endpoint, port and run id come from Slurm, and with GPUs also the number of workers;
     /// `--explain` shows each value. A step with several tasks on a node is refused. `auto` uses
-    /// Slurm inside such a step; `slurm` refuses to run elsewhere; `none` uses no scheduler. The
+    /// Slurm inside a step; `slurm` refuses to run outside a step; `none` uses no scheduler. The
     /// link named torchrun never uses a scheduler. [env: RDZV_SCHEDULER]
     #[arg(
         long,

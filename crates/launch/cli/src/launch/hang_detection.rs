@@ -93,7 +93,10 @@ impl HangArgs {
         match Duration::try_from_secs_f64(self.hang_timeout) {
             Ok(limit) => Ok(Some(limit).filter(|limit| !limit.is_zero())),
             Err(_) => {
-                let problem = format!("{} is not a number of seconds", self.hang_timeout);
+                let problem = format!(
+                    "{} is not a non-negative number of seconds",
+                    self.hang_timeout
+                );
                 Err(Refusal::argument("--hang-timeout", &problem))
             }
         }

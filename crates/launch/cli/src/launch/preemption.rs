@@ -19,18 +19,18 @@ use crate::number;
 pub(crate) struct PreemptionArgs {
     /// Signal by which the scheduler announces a preemption, such as USR1 or TERM.
     ///
-    /// The signal reaches one agent, which notifies all agents of the job. Each agent writes the
-    /// file that RDZV_PREEMPT names. It sends the signal once to each of its workers that has a
-    /// handler for it. No restart follows. If all workers of a node exit with 0, or because of the
-    /// signal or SIGTERM, the launcher exits with --preempt-exit-code. Without this flag, SIGUSR1
-    /// and SIGUSR2 are passed on, and SIGTERM ends the run.
+    /// An agent that receives the signal notifies the other agents. Each agent writes the file that
+    /// RDZV_PREEMPT names, and sends the signal once to each of its workers that has a handler for
+    /// it. No restart follows. If all workers of a node exit with 0, or because of the signal or
+    /// SIGTERM, the launcher exits with --preempt-exit-code. Without this flag, SIGUSR1 and SIGUSR2
+    /// are passed on, and SIGTERM ends the run.
     #[arg(long, value_name = "NAME")]
     preempt_signal: Option<String>,
 
     /// Seconds that workers have between the notice and SIGTERM.
     ///
-    /// The default is --shutdown-timeout, or 30. After SIGTERM, workers have the shutdown timeout
-    /// until SIGKILL.
+    /// The default is --shutdown-timeout, TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. After SIGTERM,
+    /// workers have the shutdown timeout until SIGKILL.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     preempt_grace: Option<i64>,
 

@@ -53,9 +53,10 @@ pub(crate) struct RendezvousArgs {
 
     /// Name of the job, the same on all its nodes.
     ///
-    /// Workers see it as TORCHELASTIC_RUN_ID, and log directories begin with it. The default is a
-    /// random UUID on a single node, and `none` otherwise. On a single node, torchrun also replaces
-    /// a specified name; rdzv keeps it.
+    /// Workers see it as TORCHELASTIC_RUN_ID. The names of log directories begin with it. With
+    /// --standalone, or on one node with the static backend and neither --rdzv-endpoint nor
+    /// --master-port, the default is a random UUID. There, torchrun also replaces a specified name.
+    /// Otherwise, the default is `none`.
     #[arg(long, value_name = "ID")]
     pub(crate) rdzv_id: Option<String>,
 
@@ -68,29 +69,29 @@ pub(crate) struct RendezvousArgs {
     /// Dynamic rendezvous:
     ///   join_timeout=600          limit for a join
     ///   last_call_timeout=30      wait for more nodes once MIN have joined
-    ///   close_timeout=30          limit for the end of the run
-    ///   heartbeat_timeout=5       limit for one heartbeat
-    ///   keep_alive_interval=5     time between two heartbeats
+    ///   close_timeout=30          limit for closing the run
+    ///   heartbeat_timeout=5       limit for sending one heartbeat
+    ///   keep_alive_interval=5     time between heartbeats
     ///   keep_alive_max_attempt=3  missed heartbeats after which a node is lost
-    ///   store_max_memory=4GiB     memory of each store that this agent hosts
+    ///   store_max_memory=4GiB     memory limit of each store that this agent hosts
     /// c10d:
     ///   is_host                   `true` if this node hosts the endpoint; by default,
     ///                             its addresses decide
     ///   store_type=tcp            `tcp` or `file`
-    ///   read_timeout=60           limit for a connection to the store
-    ///   coordinator_timeout=60    wait for a coordinator that has exited
+    ///   read_timeout=60           limit for connecting to the store, and for its answers
+    ///   coordinator_timeout=60    wait for a coordinator that is lost
     ///   voters                    maximum voters: 1, 3 or 5; by default, as many as the
     ///                             endpoint lists, or up to 5 agents
     ///   node_timeout=3            silence after which a machine is lost
-    ///   fence=auto                `auto`: with three voters, a node that is cut off
-    ///                             suspends its workers; or `off`
+    ///   fence=auto                `auto`: with three or more voters, a node that is cut
+    ///                             off suspends its workers; or `off`
     ///   fence_kill=60             kill suspended workers after this time
     ///   recover=false             `true` confirms that the previous host and all
     ///                             missing agents have exited
     /// etcd:
     ///   protocol=http             `http` or `https`
     ///   cert, key, cacert         files for `https`
-    ///   etcd_prefix               folder of the keys
+    ///   etcd_prefix               prefix of the keys
     ///   lease_ttl=5               time after which a silent node is lost
     #[arg(long, value_name = "K=V,...", default_value = "", verbatim_doc_comment)]
     rdzv_conf: String,
@@ -534,7 +535,7 @@ pub(super) fn without_effect(
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
-            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes), \
+            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes) and \
              voters, an endpoint with a port, and --agent-restarts of at least 1",
         );
     }

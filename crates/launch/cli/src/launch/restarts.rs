@@ -35,9 +35,10 @@ pub(crate) struct RestartArgs {
 
     /// Longest wait of a successful node for the other nodes.
     ///
-    /// Without the flag, such a node waits as long as the other nodes run. If their workers restart
-    /// or a node joins, its workers restart with them. After the limit, the node ends with success
-    /// and leaves the others. The link named torchrun waits for 300 s, and never joins again.
+    /// Without the flag, such a node waits as long as the other nodes run. In a dynamic rendezvous,
+    /// its workers restart if those of another node restart or a node joins. After the limit, the
+    /// node ends with success and leaves the others. The link named torchrun waits for 300 s, and
+    /// never joins again.
     #[arg(long, value_name = "SECONDS", value_parser = number::float)]
     exit_barrier_timeout: Option<f64>,
 
@@ -46,8 +47,8 @@ pub(crate) struct RestartArgs {
     /// Only an agent that dies within 10 s of its start counts. An agent that is killed (by
     /// SIGKILL, the kernel's out-of-memory killer, a crash) takes its workers with it. The
     /// restarted agent joins the other nodes in the next round, and --max-restarts is not charged.
-    /// If the agent hosted the rendezvous, it continues to host it. The default is 3 with c10d and
-    /// several nodes, and 0 otherwise.
+    /// If the agent hosted the rendezvous, it continues to host it. The default is 3 for several
+    /// nodes with c10d over TCP, and 0 otherwise.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
 }
@@ -68,9 +69,9 @@ pub(crate) struct StopArgs {
 
     /// Seconds that workers have between the closing signal and SIGKILL.
     ///
-    /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step with a short KillWait,
-    /// it is less, so that it ends before Slurm's SIGKILL. Unlike in torchrun, the timeout applies
-    /// on every path: signals, restarts and failures of a sibling.
+    /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step, the 30 s are
+    /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait). Unlike in torchrun,
+    /// the timeout applies on every path: signals, restarts and failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }

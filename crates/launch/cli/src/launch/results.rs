@@ -20,25 +20,24 @@ pub(crate) struct ReportArgs {
     /// at every end of the run, so a reader always finds a complete file. The keys are in
     /// docs/report.md. A path that ends in a slash, or is a directory, gets one file for each node,
     /// named after its host. The directory is created if necessary; `rdzv verdict DIRECTORY` reads
-    /// all files in it.
+    /// its .json files.
     #[arg(long, value_name = "FILE")]
     report: Option<OsString>,
 
     /// Source of the exit code: launcher or worker.
     ///
-    /// `launcher`: 0, 1 and 2, as in torchrun. `worker`: the code of the worker that failed first.
-    /// If a signal ended that worker or stopped the launcher, the code is 128 plus the number of
-    /// the signal (143 for SIGTERM). Errors of the launcher itself have other codes. The table is
-    /// in docs/exit-codes.md.
+    /// `launcher`: 0, 1 or 2, as in torchrun, except with --node-check and --preempt-signal.
+    /// `worker`: the code of the worker that failed first. If a signal ended that worker or stopped
+    /// the launcher, the code is 128 plus the number of the signal (143 for SIGTERM). Errors of the
+    /// launcher itself have other codes. The table is in docs/exit-codes.md.
     #[arg(long, value_name = "launcher|worker", default_value = "launcher")]
     exit_code: String,
 
     /// Let workers write directly to rdzv's own stderr.
     ///
-    /// Workers whose stderr is neither redirected nor teed share rdzv's stderr. Unless that is a
-    /// terminal, they write to it through a pipe, which does not change the output. From the pipe,
-    /// rdzv reads the last lines of a failed worker for the verdict. With this flag, the verdict
-    /// has no such lines.
+    /// Otherwise, workers whose stderr is neither redirected nor teed write to rdzv's stderr
+    /// through a pipe or a pseudo-terminal. From it, rdzv reads the last lines of a failed worker
+    /// for the verdict.
     #[arg(long)]
     pub(crate) bare_stderr: bool,
 }

@@ -14,17 +14,15 @@ pub(crate) struct TerminalArgs {
     ///
     /// `live` shows the lines of all workers with labels and colours. Below them is one row for
     /// each progress bar, and one for the state of the run. `plain` shows only lines with labels.
-    /// `auto` is live, or plain on a dumb terminal (TERM=dumb). With `auto`, workers write to the
-    /// console themselves in three cases: stdout and stderr are not both the terminal, this node
-    /// has the only worker of the job, or rdzv behaves as torchrun. NO_COLOR=1 turns off rdzv's
-    /// colours.
+    /// `auto` is live, or plain on a dumb terminal (TERM=dumb). With `auto`, the only worker of a
+    /// job writes to the terminal itself, as do all workers if rdzv behaves as torchrun. NO_COLOR=1
+    /// turns off rdzv's colours.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "live", "plain"])]
     ui: String,
 
     /// Give workers pipes instead of pseudo-terminals.
     ///
-    /// On a terminal, workers write to pseudo-terminals, so that progress bars, colours and line
-    /// buffering work as without rdzv.
+    /// Pseudo-terminals make progress bars, colours and line buffering work as without rdzv.
     #[arg(long)]
     no_pty: bool,
 }

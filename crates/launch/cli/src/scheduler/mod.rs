@@ -122,8 +122,8 @@ pub(crate) fn scheduled(
     let Some(step) = Step::of(&variables)? else {
         if scheduler == "slurm" {
             return Err(Refusal::Usage(
-                "--scheduler slurm: this process is not in a step of a Slurm job, because \
-                 SLURM_STEP_ID is not a number: run the command with srun"
+                "--scheduler slurm: this process is not in a step of a Slurm job: run the command \
+                 with srun"
                     .to_owned(),
             ));
         }

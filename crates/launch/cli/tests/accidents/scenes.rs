@@ -143,7 +143,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "no progress for ",
         who: "first failure: rank ",
-        remedy: "help: use --report FILE",
+        remedy: "help: use --events-file FILE",
     },
     Scene {
         name: "full disk",

@@ -210,7 +210,7 @@ fn fence(config: &RendezvousConfig) -> Result<FencePolicy, RendezvousError> {
         && kill <= 0
     {
         return wrong(format!(
-            "fence_kill is {kill}, but must be a number of seconds"
+            "fence_kill is {kill}, but must be a positive number of seconds"
         ));
     }
     match config.get("fence") {

@@ -229,10 +229,11 @@ impl Connected {
         }
         let cause = match operation {
             ADD | BARRIER => {
-                "the store's process has exited, or the value of the key is not a number"
+                "the store's process has probably exited, or the value of the key is not a number"
             }
             PUSH | POP | MEASURE => {
-                "the store's process has exited, or it is an older PyTorch server without queues"
+                "the store's process has probably exited, or it is an older PyTorch server without \
+                 queues"
             }
             _ => "the store's process has probably exited",
         };

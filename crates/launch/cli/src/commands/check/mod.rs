@@ -26,7 +26,7 @@ use crate::terminal::{complain, show};
 /// Check that the nodes of a job can run it.
 ///
 /// `srun rdzv check` checks all nodes of a Slurm step; elsewhere, the command checks this node. It
-/// checks the space for temporary files, Python, GPUs and their uncorrected errors. On several
+/// checks the space for temporary files, Python, and NVIDIA GPUs for uncorrected errors. On several
 /// nodes, it also checks names, ports and clocks, and compares the versions of rdzv, Python and
 /// PyTorch and the numbers of GPUs. The first node prints a line for each node and each finding.
 /// The exit code is 0 without findings. Otherwise it is 1 on the first node and on each node that

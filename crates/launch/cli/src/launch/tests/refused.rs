@@ -159,7 +159,8 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 #[test]
 fn settings_about_voters_that_have_no_effect_are_warned_of() {
     let no_fence = "--rdzv-conf: fence=auto has no effect: it needs at least three nodes \
-                    (--nnodes), voters, an endpoint with a port, and --agent-restarts of at least 1";
+                    (--nnodes) and voters, an endpoint with a port, and --agent-restarts of at \
+                    least 1";
     let list = "RDZV_CONTACT_POINTS has no effect with a list of endpoints, because the list names \
                 the voters";
     for (flag, endpoint, options, expected) in [
@@ -242,7 +243,7 @@ fn values_of_c10d_that_cannot_be_are_refused_before_anything_starts() {
         ),
         (
             "fence_kill=0",
-            "fence_kill is 0, but must be a number of seconds",
+            "fence_kill is 0, but must be a positive number of seconds",
         ),
         (
             "coordinator_timeout=0",
