@@ -144,7 +144,8 @@ impl RpcAgentBuilder {
     pub fn connect(self) -> Result<RpcAgent, RpcError> {
         let name = self.check()?;
         let options = self.options;
-        let transports = options.transport_options(self.store.as_deref())?;
+        let transports = options.transport_options()?;
+        let address = options.listening_address(self.store.as_deref());
         let token = match options.token {
             Some(token) => Some(token),
             None => {
@@ -169,7 +170,8 @@ impl RpcAgentBuilder {
         };
         let me = WorkerInfo { id: rank, name };
         let deaf = "this worker cannot listen";
-        let listener = Listener::new(transports.clone()).map_err(RpcError::internal(deaf))?;
+        let listener = Listener::new(address, transports.clone());
+        let listener = listener.map_err(RpcError::internal(deaf))?;
         let peer_address = listener.peer_address().map_err(RpcError::internal(deaf))?;
         let published = Published {
             info: me.clone(),
