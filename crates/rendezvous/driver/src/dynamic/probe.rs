@@ -81,7 +81,10 @@ pub(super) fn probe(
             }
             PROBE_VOTER => Ok(Found::Voter(channel)),
             PROBE => Ok(Found::Store),
-            _ if is_refusal(&answer) => Err(ProbeError::Refused(channel.rest_of_refusal(&answer))),
+            _ if is_refusal(&answer) => {
+                let refusal = channel.rest_of_refusal(&answer, within);
+                Err(ProbeError::Refused(refusal))
+            }
             _ => Err(ProbeError::Other(format!(
                 "a process that is not a store answered {:?}",
                 String::from_utf8_lossy(&answer)

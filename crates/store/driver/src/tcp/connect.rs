@@ -360,7 +360,10 @@ fn handshake(
         return Ok((channel, is_native));
     }
     if is_refusal(answer) {
-        return Err(Reason::Refused(channel.rest_of_refusal(answer)));
+        let left = end.map_or(Duration::MAX, |end| {
+            end.saturating_duration_since(Instant::now())
+        });
+        return Err(Reason::Refused(channel.rest_of_refusal(answer, left)));
     }
     if answer.is_empty() {
         return Err(Reason::Silent(
