@@ -1,4 +1,4 @@
-//! Decides the next change that a group needs: its size, and its voters.
+//! Next step of the leader towards the right number of voters and the right members.
 //!
 //! | candidates | voters |
 //! |---|---|

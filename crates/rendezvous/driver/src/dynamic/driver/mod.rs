@@ -190,7 +190,7 @@ impl Driver {
                     run_id: self.options.run_id.to_string(),
                     endpoint: self.endpoint.clone(),
                     round: formed.round,
-                    leader: leader.map_or_else(String::new, NodeDesc::to_string),
+                    leader: leader.map(NodeDesc::to_string),
                     elapsed: started.elapsed(),
                 }
             }

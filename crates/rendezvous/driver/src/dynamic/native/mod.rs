@@ -269,6 +269,13 @@ impl Native {
             NativeFailure::Unreachable { what, elapsed } => {
                 unreachable(endpoint, what, Some(elapsed))
             }
+            NativeFailure::SilentLeader { round, elapsed } => RendezvousError::SilentLeader {
+                run_id,
+                endpoint,
+                round,
+                leader: None,
+                elapsed,
+            },
         }
     }
 
