@@ -26,7 +26,7 @@ mod resolve;
 mod store;
 mod tcp;
 
-pub use error::{StoreError, shown, shown_all};
+pub use error::{StoreError, shown, shown_all, subject};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use interrupt::interruptible;

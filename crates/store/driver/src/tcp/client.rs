@@ -422,11 +422,11 @@ impl Store for TcpStore {
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        self.count("count", b"", request::get_num_keys)
+        self.count("count the keys", b"", request::get_num_keys)
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        let names = match self.ask("list", b"", request::list_keys, Shape::List)? {
+        let names = match self.ask("list the keys", b"", request::list_keys, Shape::List)? {
             Reply::List(names) => names,
             other => {
                 return Err(self
