@@ -37,7 +37,7 @@ pub use port_user::port_user;
 pub use prefix::PrefixStore;
 pub use reminding::wait_reminding;
 pub use resolve::resolve;
-pub use store::{Breaker, Store};
+pub use store::{Breaker, Store, StoreConnection};
 pub use tcp::{
     Admission, KeepAlive, PendingWait, Pinger, ServerOptions, ServerTraffic, StorePolicy, TcpStore,
     TcpStoreOptions, TcpStoreServer, TorchClients,

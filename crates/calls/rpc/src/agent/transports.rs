@@ -55,7 +55,8 @@ impl RpcOptions {
         match (self.address, store) {
             (Some(address), _) => address,
             (None, Some(store)) => store
-                .address_of_this_host()
+                .connection()
+                .and_then(|connection| connection.address_of_this_host())
                 .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             (None, None) => own_address(&self.init_method, &Environment::of_process()),
         }

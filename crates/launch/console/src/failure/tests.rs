@@ -210,6 +210,9 @@ fn the_longest_summary_fits_on_24_rows_of_80_columns() {
     for line in &lines {
         // The path of the logs is one word, which is never broken.
         let line = line.text();
-        assert!(line.chars().count() <= 80 || line.contains("/tmp/x"), "{line}");
+        assert!(
+            line.chars().count() <= 80 || line.contains("/tmp/x"),
+            "{line}"
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_lock::Mutex;
-use rdzv_store::{Breaker, Store, StoreError, interrupt};
+use rdzv_store::{Breaker, Store, StoreConnection, StoreError, interrupt};
 use rdzv_store_proto::number;
 use serde_json::{Value, json};
 
@@ -354,15 +354,21 @@ impl Store for EtcdStore {
         *self.timeout.lock() = timeout;
     }
 
-    fn breaker(&self) -> Option<Breaker> {
-        let client = self.client.clone();
-        Some(Arc::new(move || client.close()))
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        Some(self)
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
         let clone = Self::new(&self.client, Arc::clone(&self.leases), &self.folder);
         clone.set_timeout(self.timeout());
         Ok(Box::new(clone))
+    }
+}
+
+impl StoreConnection for EtcdStore {
+    fn breaker(&self) -> Option<Breaker> {
+        let client = self.client.clone();
+        Some(Arc::new(move || client.close()))
     }
 }
 

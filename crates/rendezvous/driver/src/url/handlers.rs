@@ -7,10 +7,10 @@
 use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_core::rank::Rank;
-use rdzv_store::{FileStore, Store, TcpStore, TcpStoreOptions};
+use rdzv_store::{FileStore, TcpStore, TcpStoreOptions};
 
 use super::parse::{integer, whole_number};
-use super::{Joined, Opened, Url, UrlOptions, wrong};
+use super::{Joined, Opened, Url, UrlOptions, UrlStore, wrong};
 use crate::bind::loopback;
 use crate::{Environment, RendezvousError};
 
@@ -198,7 +198,7 @@ impl UrlHandler for FileHandler {
         let path = path(url)?;
         let (rank, world_size) = rank_and_world_size(url)?;
         Ok(Joined {
-            store: Box::new(FileStore::open(path, Some(world_size))?),
+            store: UrlStore::File(FileStore::open(path, Some(world_size))?),
             rank,
             world_size,
         })
@@ -212,7 +212,7 @@ impl UrlHandler for FileHandler {
         check_rank("file", rank, world_size)?;
         let store = FileStore::open(path, world_size)?;
         Ok(Opened {
-            store: Box::new(store),
+            store: UrlStore::File(store),
             rank,
         })
     }
@@ -240,7 +240,7 @@ fn connect(
     rank: Rank,
     world_size: Option<u32>,
     options: &UrlOptions,
-) -> Result<Box<dyn Store>, RendezvousError> {
+) -> Result<UrlStore, RendezvousError> {
     if endpoint.port == 0 && (rank != Rank(0) || world_size.is_some_and(|size| size > 1)) {
         return Err(RendezvousError::Argument(format!(
             "port 0 of {} cannot be shared: rank 0 would listen on a port that the other workers \
@@ -261,7 +261,7 @@ fn connect(
             && environment.get(MASTER_PORT) == Some(endpoint.port.to_string()),
         ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
     })?;
-    Ok(Box::new(store))
+    Ok(UrlStore::Tcp(store))
 }
 
 fn is_agents_store(endpoint: &Endpoint, environment: &Environment) -> bool {

@@ -34,7 +34,7 @@ use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
 use crate::error::shown;
-use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
+use crate::{Breaker, Store, StoreConnection, StoreError, address_for_others, interrupt};
 
 /// Key that every client of a job increments when it joins.
 /// This is the only key on the wire without a leading slash.
@@ -579,6 +579,17 @@ impl Store for TcpStore {
         self.timeout.set(timeout);
     }
 
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        Some(self)
+    }
+
+    /// Opens a second connection to the address that the first one resolved.
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(self.reconnected()?))
+    }
+}
+
+impl StoreConnection for TcpStore {
     fn breaker(&self) -> Option<Breaker> {
         let socket = Arc::clone(&self.socket);
         Some(Arc::new(move || {
@@ -589,11 +600,6 @@ impl Store for TcpStore {
 
     fn address_of_this_host(&self) -> Option<IpAddr> {
         address_for_others(self.host(), self.local_address()?)
-    }
-
-    /// Opens a second connection to the address that the first one resolved.
-    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        Ok(Box::new(self.reconnected()?))
     }
 }
 

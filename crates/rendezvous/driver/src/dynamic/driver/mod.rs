@@ -173,7 +173,9 @@ impl Driver {
         self.workers.step_down();
         // A separate connection, so that the end of this wait disturbs no other request.
         let current = store.try_clone()?;
-        let _reading = self.interruption.reading(current.breaker());
+        let _reading = self
+            .interruption
+            .reading(current.connection().and_then(|it| it.breaker()));
         let leader = formed.participants.first();
         let started = Instant::now();
         let read = bootstrap::read(&Reading {
@@ -254,7 +256,7 @@ impl RendezvousBackend for Driver {
                         let _nobody_listens_any_more =
                             commands.send(Command::PeerFailed { node, reason });
                     });
-                    self.end_of_store = store.breaker();
+                    self.end_of_store = store.connection().and_then(|it| it.breaker());
                     self.round = Some(Arc::clone(&store));
                     return Ok(RendezvousInfo {
                         round: formed.round,
