@@ -11,9 +11,10 @@ use rdzv_core::time::Wall;
 use serde_json::{Map, Value, json};
 use tracing::warn;
 
+use crate::Outcome;
 use crate::clock::wall;
 use crate::keeper::launcher_pid;
-use crate::{ErrorFile, Exit, Failure, Outcome};
+use rdzv_agent_proto::group::{ErrorFile, Exit, Failure};
 
 /// Maximum size of an error file that is read; tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
@@ -145,7 +146,7 @@ mod tests {
     use rdzv_core::rank::{LocalRank, Rank};
 
     use super::*;
-    use crate::{Cause, Evidence, Finality};
+    use rdzv_agent_proto::group::{Cause, Evidence, Finality};
 
     fn failure(path: &Path, exit: Exit) -> Outcome {
         Outcome::Failed {

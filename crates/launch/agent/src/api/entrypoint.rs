@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::SpecError;
-use crate::Entrypoint;
+use crate::config::Entrypoint;
 use crate::python::interpreter as interpreter_in;
 
 /// Program, script, module or function that each worker executes.

@@ -15,8 +15,8 @@ use super::{
     Defaults, ElasticAgent, EventHandler, LAUNCH_ROLE, LocalElasticAgent, RunError, SpecError,
     WorkerEntrypoint, WorkerGroupFailure, WorkerSpec, WorkerSpecBuilder,
 };
+use crate::config::{LogBase, LogPlan, RendezvousPlan};
 use crate::observe::EventSink;
-use crate::{LogBase, LogPlan, RendezvousPlan};
 
 /// Port of a static endpoint without a port.
 const STATIC_PORT: u16 = 29_500;

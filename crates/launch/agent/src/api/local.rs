@@ -12,8 +12,9 @@ use super::{
     ElasticAgent, ProcessFailure, RunError, RunResult, StopHandle, WorkerEntrypoint, WorkerGroup,
     WorkerLocation, WorkerSpec,
 };
+use crate::Outcome;
 use crate::run::run_processes;
-use crate::{Failure, Outcome};
+use rdzv_agent_proto::group::Failure;
 
 /// Lock of the one agent that runs in this process.
 static RUNNING: Mutex<()> = Mutex::new(());

@@ -11,7 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::{WorkerLocation, WorkerState};
-use crate::{Cause, Exit, Failure, Finality};
+use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 
 /// Result of a run, or of a poll by a supervisor: a state and its details.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::RendezvousPlan;
+use rdzv_agent::config::RendezvousPlan;
 use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
