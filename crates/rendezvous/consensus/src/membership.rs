@@ -1,4 +1,4 @@
-//! Next step of the leader towards the right number of voters and the right members.
+//! Next step of the leader towards the right voters, in number and choice.
 //!
 //! | candidates | voters |
 //! |---|---|

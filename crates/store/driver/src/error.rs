@@ -262,7 +262,7 @@ pub fn shown(key: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{beginning}... ({} bytes)", key.len()))
 }
 
-/// Returns an operation and its key for an error; only the operation if the key is empty.
+/// Returns an operation and its key, if it has one, for an error.
 pub fn subject(operation: &str, key: &str) -> String {
     if key.is_empty() {
         return operation.to_owned();

@@ -150,9 +150,7 @@ impl Listener {
         self.outcomes.pop_front().transpose()
     }
 
-    /// `true` if the next [`accept`](Self::accept) has an outcome without asking the system.
-    ///
-    /// The descriptor does not signal these outcomes.
+    /// `true` if [`accept`](Self::accept) has an outcome that is not signalled.
     pub(crate) fn has_outcomes(&self) -> bool {
         !self.outcomes.is_empty()
     }

@@ -217,7 +217,7 @@ pub enum NativeFailure {
         /// Time for which the agent has tried.
         elapsed: Duration,
     },
-    /// The agent with rank 0 did not send the endpoint of the workers' store in time.
+    /// Rank 0 did not send the endpoint of the workers' store in time.
     SilentLeader {
         /// The complete round.
         round: u64,
