@@ -100,6 +100,7 @@ fn tell(change: &GroupChange) {
             println!("view {}", names.join(" "));
         }
         GroupChange::Detached(error) => println!("detached {} {}", error.kind, error.message),
+        _ => {}
     }
 }
 

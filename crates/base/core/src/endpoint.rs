@@ -15,6 +15,7 @@ pub struct Endpoint {
 
 /// Reason why a text is not an endpoint; the messages are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum EndpointError {
     /// The part after the last colon is not a valid port.
     #[error(

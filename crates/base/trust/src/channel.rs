@@ -28,6 +28,7 @@ pub enum Channel {
 
 /// Reason why a connection cannot be used. The texts follow the peer's address.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// One side refuses the other, so another attempt would fail, too.
     #[error("{0}")]

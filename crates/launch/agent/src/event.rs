@@ -23,6 +23,7 @@ pub const TORCHELASTIC: &str = "torchelastic";
 /// To add a variant: give it the field `at`, then fix each match in `observe` that the compiler
 /// reports. Every match there names every variant.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum AgentEvent {
     /// The agent starts to look for the other nodes.
     RendezvousBegan {

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 /// Error that a rendezvous returns.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RendezvousError {
     /// A URL, option or parameter is invalid; the text names it and the reason.
     #[error("{0}")]

@@ -14,6 +14,7 @@ use thiserror::Error;
 ///
 /// Each message is a sentence. Advice, if any, is on a second line after `help: `.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The keys did not appear in time.
     #[error(

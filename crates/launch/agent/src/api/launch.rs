@@ -231,6 +231,7 @@ fn random_run_id(alone: bool) -> String {
 
 /// Reason why a launch has no values.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum LaunchError {
     /// Workers failed.
     #[error(transparent)]

@@ -110,6 +110,7 @@ impl RunResult {
 /// Failure of one worker, named as in torchelastic.
 /// The worker may not be a process.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ProcessFailure {
     /// Global rank of the worker.
     pub rank: Rank,
@@ -189,6 +190,7 @@ impl fmt::Display for ProcessFailure {
 /// Its text gives the reason for the missing restart, then the first failure.
 #[derive(Debug, Clone, Error)]
 #[error("{name} failed: {}", self.summary())]
+#[non_exhaustive]
 pub struct WorkerGroupFailure {
     /// Name of the entry point.
     pub name: String,

@@ -12,6 +12,7 @@ use rdzv_agent_proto::group::Cause;
 
 /// Action of the watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WatchdogAction {
     /// The watchdog started.
     Started,

@@ -250,10 +250,10 @@ fn group(message: &str, event: &GroupEvent) -> Value {
             "message": message, "run": run, "round": round, "nodes": nodes,
             "seconds": took.as_secs_f64(),
         }),
-        GroupEvent::Fence { .. } | GroupEvent::Fenced => json!({ "message": message }),
         GroupEvent::Unfenced { stood, killed } => json!({
             "message": message, "seconds": stood.as_secs_f64(), "killed": killed,
         }),
+        _ => json!({ "message": message }),
     }
 }
 

@@ -55,7 +55,7 @@ impl From<OpenError> for ProbeError {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::Refused(why) => Self::Refused(why),
-            OpenError::Silent(why) => Self::Other(why),
+            other => Self::Other(other.to_string()),
         }
     }
 }

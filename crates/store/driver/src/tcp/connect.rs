@@ -303,7 +303,7 @@ fn handshake(
         .map_err(Reason::Unreachable)?
         .map_err(|error| match error {
             OpenError::Refused(why) => Reason::Refused(why),
-            OpenError::Silent(found) => Reason::Silent(found),
+            other => Reason::Silent(other.to_string()),
         })?;
     request::preamble(&mut preamble, NATIVE_PROBE);
     channel
