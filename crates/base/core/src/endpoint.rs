@@ -34,6 +34,10 @@ impl Endpoint {
     ///
     /// An IPv6 address needs brackets if a port follows (`[::1]:29500`). Without brackets, the text
     /// after the last colon is interpreted as the port, as in PyTorch.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] if the text is not an endpoint, or the port is out of range.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, EndpointError> {
         let trimmed = text.trim();
         if trimmed.is_empty() {

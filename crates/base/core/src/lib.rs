@@ -16,6 +16,8 @@
 //! sockets, files, threads, the environment and maps with random order. `cargo xtask tidy` compares
 //! the dependencies in the manifests with a short list.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod endpoint;
 pub mod env;
 pub mod escape;

@@ -16,6 +16,8 @@
 //!
 //! No other crate uses `ring` or `rustls` directly.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod channel;
 pub mod credentials;
 pub mod handshake;

@@ -48,6 +48,8 @@
 //!   The failure is final: the group is broken, and the ranks form the next group with
 //!   [`ProcessGroup::rebuild`].
 
+#![warn(clippy::missing_errors_doc)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "rdzv-collective needs Linux (epoll and /proc): build it for a Linux target, in a container or \

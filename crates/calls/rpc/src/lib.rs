@@ -22,6 +22,8 @@
 //! This crate re-exports every type in its public signatures, either at its root or in the module
 //! of the signature.
 
+#![warn(clippy::missing_errors_doc)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "rdzv-rpc needs Linux (epoll and /proc): build it for a Linux target, in a container or \

@@ -55,6 +55,10 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// * After a successful run: nothing.
 ///
 /// If the file already exists, the function logs its content and replaces it.
+///
+/// # Errors
+///
+/// Returns the error of the write.
 pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<()> {
     let content = match outcome {
         Outcome::Succeeded => return Ok(()),
@@ -81,6 +85,10 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
 
 /// Writes the launcher's error file for a launch that was refused.
 /// Such a launch has no outcome. `message` is the class and text of the error.
+///
+/// # Errors
+///
+/// Returns the error of the write.
 pub fn write_refusal_to_error_file(path: &Path, message: &str) -> io::Result<()> {
     replace(path, &own(message, wall()).to_string())
 }

@@ -20,6 +20,8 @@
 //! `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. [`observe`] turns the events
 //! into log lines, files and metrics.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod agent_loop;
 pub mod api;
 mod clock;

@@ -9,6 +9,8 @@
 //! A [`BackendRegistry`] contains the backends. [`StaticRendezvous`] uses fixed ranks. The backends
 //! in [`dynamic`] and [`etcd`] allow nodes to join and leave.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod backend;
 mod bind;
 pub mod dynamic;

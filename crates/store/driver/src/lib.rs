@@ -7,6 +7,8 @@
 //! | [`HashStore`] | this process | tests, single-process jobs |
 //! | [`PrefixStore`] | any of the other stores | a separate key space inside a shared store |
 
+#![warn(clippy::missing_errors_doc)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "rdzv-store needs Linux (epoll and inotify): build it for a Linux target, in a container or \

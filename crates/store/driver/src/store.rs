@@ -22,6 +22,10 @@ pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 ///
 /// Every method returns [`StoreError`] if the store cannot be reached or refuses the operation.
 /// Methods that wait also return it when their time limit has passed.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "the errors of all methods are above"
+)]
 pub trait Store: Send + Sync + Debug {
     /// Stores a value under a key, and wakes all callers that wait for the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;

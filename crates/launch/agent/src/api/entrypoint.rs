@@ -81,6 +81,10 @@ impl WorkerEntrypoint {
 
     /// Creates an entry point that runs the function registered as `name`.
     /// Each worker calls the function with `input`. Fails if `input` cannot be converted to JSON.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the conversion of `input` to JSON.
     pub fn function<A: Serialize>(
         name: impl Into<String>,
         input: &A,

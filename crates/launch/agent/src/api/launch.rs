@@ -124,6 +124,10 @@ impl LaunchConfig {
     }
 
     /// Returns the specification of this node's workers.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] names the value that is invalid.
     pub fn spec(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.builder(entrypoint)?.build()?;
         spec.event_handlers
@@ -132,6 +136,10 @@ impl LaunchConfig {
     }
 
     /// Returns a builder of the same specification, without event handlers.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] names the value that is invalid.
     pub fn builder(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpecBuilder, SpecError> {
         let alone = self.max_nodes == 1 && self.rdzv_endpoint.is_empty();
         let run_id = match &*self.run_id {
@@ -253,6 +261,10 @@ impl From<SpecError> for LaunchError {
 ///
 /// Commands return nothing, so the map is empty for them. The restrictions on the process of a
 /// [`LocalElasticAgent`] apply here too.
+///
+/// # Errors
+///
+/// [`LaunchError`] if the configuration is invalid, workers fail, or the agent cannot continue.
 pub fn launch(
     config: &LaunchConfig,
     entrypoint: WorkerEntrypoint,

@@ -74,6 +74,10 @@ impl RunResult {
 
     /// Returns the value of one worker.
     /// `None` if it returned nothing; an error if the value is not a `T`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the conversion of the value from JSON.
     pub fn return_value<T: DeserializeOwned>(
         &self,
         rank: Rank,
@@ -98,6 +102,10 @@ impl RunResult {
     }
 
     /// Returns the values, or the failures as an error that names the entry point.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerGroupFailure`] if the workers failed.
     pub fn into_values(self, name: &str) -> Result<BTreeMap<Rank, Value>, WorkerGroupFailure> {
         if self.is_failed() {
             Err(WorkerGroupFailure::new(name, self))

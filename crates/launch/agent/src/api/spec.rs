@@ -343,6 +343,10 @@ impl WorkerSpecBuilder {
     }
 
     /// Checks the specification and returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] names the value that is invalid.
     pub fn build(self) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.spec;
         let refused = |why: &str| Err(SpecError::Setting(why.to_owned()));

@@ -53,6 +53,10 @@ impl EtcdStore {
     /// Opens the store in `folder` on a server, which need not be running yet.
     ///
     /// The full name is the prefix from the options, a slash, and `folder`.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the name cannot be resolved, or a certificate cannot be read.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let leases = Leases::new(client.clone(), options.lease_time_to_live)?;

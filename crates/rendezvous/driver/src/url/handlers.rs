@@ -19,6 +19,10 @@ use crate::{Environment, RendezvousError};
 /// Every closure `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` implements this trait.
 pub trait UrlHandler: Send + Sync {
     /// Joins the job, and returns its store with this worker's rank and world size.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the URL is incomplete or the store cannot be reached.
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
 
     /// Opens the store without waiting for other workers.
@@ -27,6 +31,11 @@ pub trait UrlHandler: Send + Sync {
     ///
     /// The query must contain `rank`. `world_size` is optional, and specifies the final number of
     /// workers.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the URL is incomplete, the store cannot be reached, or the handler
+    /// cannot open a store.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \
@@ -38,6 +47,10 @@ pub trait UrlHandler: Send + Sync {
     /// Joins the next round of the same rendezvous.
     ///
     /// The built-in handlers return an error, because they cannot distinguish rounds.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the handler has only one round.
     fn join_again(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "Unable to perform re-rendezvous using {}:// method",

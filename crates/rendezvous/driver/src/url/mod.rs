@@ -78,6 +78,7 @@ impl UrlOptions {
 /// Store of a URL, with its class.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a job has one")]
 pub enum UrlStore {
     /// Store of `tcp://` and `env://`, and of `rdzv://`.
     Tcp(TcpStore),

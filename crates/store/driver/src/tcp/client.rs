@@ -81,6 +81,11 @@ impl TcpStore {
     /// A master first starts the server. The client then retries until the server answers. If the
     /// world size is known and `wait_for_workers` is set, the client adds itself to the count of
     /// clients. The master then waits until all clients have joined.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the server cannot be started, no store answers, the peer is not a store or
+    /// refuses this client, or clients are missing when the timeout has passed.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {

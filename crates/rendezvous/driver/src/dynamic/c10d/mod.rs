@@ -129,6 +129,10 @@ impl C10dRendezvous {
     pub const NAME: &str = "c10d";
 
     /// Checks the parameters. The first use opens the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the option or parameter that is invalid.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         Ok(Self {
             options: Arc::new(Options::from_parameters(parameters)?),

@@ -99,6 +99,10 @@ impl Driver {
     /// Starts the task, and starts to watch the state.
     ///
     /// The first call makes the first read or write.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if no thread can be started.
     pub fn start(
         shared: Box<dyn SharedState>,
         options: DriverOptions,

@@ -135,6 +135,10 @@ impl fmt::Debug for Native {
 
 impl Native {
     /// Connects within the time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the peer refuses this agent, or no thread can be started.
     pub fn connect(options: NativeOptions, within: Duration) -> Result<Met, RendezvousError> {
         let NativeOptions {
             store,
