@@ -1,4 +1,4 @@
-//! Core of rdzv: the contract for its state machines, and shared types.
+#![doc = include_str!("../README.md")]
 //!
 //! Neither this crate nor the protocol crates read a clock, open a socket or file, start a process,
 //! read the environment or draw a random number. Every event arrives as a value, and every action

@@ -1,4 +1,4 @@
-//! Proof that a peer belongs to the job.
+#![doc = include_str!("../README.md")]
 //!
 //! A job can use the job token, and TLS with certificates on both sides.
 //!

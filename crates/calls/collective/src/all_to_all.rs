@@ -16,8 +16,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_to_all<T: Element>(&mut self, source: &[T], target: &mut [T]) -> Result<()> {
         let world_size = self.world_size();
         self.check_length("all_to_all: `target`", target.len(), source.len())?;

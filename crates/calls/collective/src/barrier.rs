@@ -15,8 +15,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);

@@ -19,8 +19,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn gather<T: Element>(&mut self, own: &[T], root: u32) -> Result<Option<Vec<T>>> {
         self.check_rank("gather to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -50,8 +50,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_gather<T: Element>(&mut self, own: &[T], all: &mut [T]) -> Result<()> {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
@@ -66,8 +66,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_gather_inplace<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;

@@ -46,8 +46,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, the store fails, or
-    /// ranks are missing when the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
+    /// the timeout passes.
     pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
@@ -60,8 +60,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, the store fails, or
-    /// ranks are missing when the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
+    /// the timeout passes.
     pub fn with_options(
         store: &dyn Store,
         rank: u32,
@@ -91,8 +91,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, the store fails, or
-    /// ranks are missing when the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
+    /// the timeout passes.
     pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
@@ -124,7 +124,7 @@ impl ProcessGroup {
     ///
     /// All later operations fail with [`CollectiveError::Interrupted`] or
     /// [`CollectiveError::Broken`], and the other ranks are notified. To interrupt the joining of a
-    /// group, use [`Store::breaker`].
+    /// group, use [`StoreConnection::breaker`](rdzv_store::StoreConnection::breaker).
     ///
     /// ```
     /// use std::time::Duration;

@@ -26,8 +26,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -53,8 +53,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
@@ -77,8 +77,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn reduce<T: Element>(
         &mut self,
         values: &mut [T],

@@ -196,8 +196,9 @@ impl AgentConfig {
 
 /// Check that a node runs before it joins each round.
 ///
-/// A node that fails the check leaves the job ([`AgentError::NodeCheck`]). The other nodes continue
-/// without it, or with a spare node.
+/// A node that fails the check leaves the job with
+/// [`AgentError::NodeCheck`](crate::AgentError::NodeCheck). The other nodes continue without it, or
+/// with a spare node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCheckPlan {
     /// Command line for `sh`.

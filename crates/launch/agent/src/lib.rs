@@ -1,11 +1,7 @@
-//! Elastic agent of one node.
-//!
-//! The agent starts the workers, watches them, restarts or stops the group, and reports every
-//! event.
+#![doc = include_str!("../README.md")]
 //!
 //! [`run()`] takes an [`AgentConfig`] and returns an [`Outcome`]. In between it sends one stream of
-//! [`AgentEvent`]s. [`keep`] runs the process around the agent: it cleans up everything that the
-//! agent started, even if the agent is killed.
+//! [`AgentEvent`]s. [`launcher::keep`] runs the process around the agent.
 //!
 //! ```text
 //!   keeper (keep)                  what the user started; subreaper; forwards signals
@@ -17,8 +13,7 @@
 //!
 //! `rdzv_agent_proto::group` makes the decisions; this crate applies them. Reading order: `run`,
 //! `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits` and
-//! `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. [`observe`] turns the events
-//! into log lines, files and metrics.
+//! `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`.
 
 #![warn(clippy::missing_errors_doc)]
 

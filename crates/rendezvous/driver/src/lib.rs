@@ -1,4 +1,4 @@
-//! Rendezvous: how the members of a job find each other and agree on ranks.
+#![doc = include_str!("../README.md")]
 //!
 //! There are two entry points:
 //!

@@ -1,4 +1,4 @@
-//! Key/value stores for bootstrapping, wire- and file-compatible with PyTorch.
+#![doc = include_str!("../README.md")]
 //!
 //! | store | where the data lives | use case |
 //! |---|---|---|

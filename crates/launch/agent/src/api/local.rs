@@ -27,7 +27,7 @@ static RUNNING: Mutex<()> = Mutex::new(());
 /// run at a time.
 ///
 /// If this process is killed, its workers die with it, but processes that the workers started may
-/// survive. To kill those too, run the program under a keeper ([`keep`](crate::keep)).
+/// survive. To kill those too, run the program under a keeper ([`keep`](crate::launcher::keep)).
 #[derive(Debug)]
 pub struct LocalElasticAgent {
     spec: Arc<WorkerSpec>,

@@ -30,7 +30,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`](crate::RendezvousError) if the text is not a URL.
+    /// [`RendezvousError`] if the text is not a URL.
     pub fn parse(text: &str) -> Result<Self, RendezvousError> {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
@@ -56,7 +56,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`](crate::RendezvousError) if the port is not a number from 0 to 65535.
+    /// [`RendezvousError`] if the port is not a number from 0 to 65535.
     pub fn port(&self) -> Result<Option<u16>, RendezvousError> {
         let Some(text) = &self.port else {
             return Ok(None);
@@ -75,7 +75,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`](crate::RendezvousError) if the value is not a whole number.
+    /// [`RendezvousError`] if the value is not a whole number.
     pub fn number(&self, name: &str) -> Result<Option<u32>, RendezvousError> {
         self.query
             .get(name)
