@@ -25,6 +25,11 @@ compile_error!(
      virtual machine if necessary"
 );
 
+/// Examples of the guide, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/rpc.md")]
+mod guide {}
+
 mod agent;
 pub mod backend;
 mod bulk;

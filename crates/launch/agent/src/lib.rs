@@ -17,6 +17,12 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+/// Examples of the pages, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/hangs.md")]
+#[doc = include_str!("../../../../docs/torchelastic-api.md")]
+mod pages {}
+
 mod agent_loop;
 pub mod api;
 mod clock;
