@@ -22,12 +22,15 @@ use std::time::Duration;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rdzv_agent::AgentError;
 use rdzv_agent::api::{
     DEFAULT_ROLE, ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
     SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, Worker, WorkerEntrypoint,
     WorkerGroup, WorkerLocation, WorkerSpec, WorkerState, WorkerSupervisor,
 };
-use rdzv_agent::{AgentError, Cause, Exit, MasterPort, RendezvousPlan, exchange_ranks};
+use rdzv_agent::config::{MasterPort, RendezvousPlan};
+use rdzv_agent::launcher::exchange_ranks;
+use rdzv_agent::outcome::{Cause, Exit};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleInfo};
 use rdzv_core::time::Wall;

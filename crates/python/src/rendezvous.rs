@@ -181,7 +181,9 @@ impl Rendezvous {
         asked(py, move || {
             // A host waits for the connections of its clients, and this is one of them.
             let info = inner.info.lock().take();
-            if let Some(end) = info.as_ref().and_then(|info| info.store.breaker()) {
+            if let Some(info) = &info
+                && let Some(end) = info.store.connection().and_then(|it| it.breaker())
+            {
                 end();
             }
             drop(info);

@@ -27,7 +27,7 @@ use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::Member;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
-use rdzv_store::{Breaker, Store, StoreError, TcpStore};
+use rdzv_store::{Store, StoreConnection, StoreError, TcpStore};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::store_at;
@@ -100,6 +100,7 @@ fn tell(change: &GroupChange) {
             println!("view {}", names.join(" "));
         }
         GroupChange::Detached(error) => println!("detached {} {}", error.kind, error.message),
+        _ => {}
     }
 }
 
@@ -181,8 +182,8 @@ impl Store for Mortal {
         self.inner.set_timeout(timeout);
     }
 
-    fn breaker(&self) -> Option<Breaker> {
-        self.inner.breaker()
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        self.inner.connection()
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {

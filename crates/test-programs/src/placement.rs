@@ -8,7 +8,7 @@
 //! `ROOT` has the machine's `proc` and `sys`; `AFFINITY` is the list of processors that the agent
 //! may use. The program prints one list of processors per worker, or `error:` and the reason.
 
-use rdzv_agent::topology::Hardware;
+use rdzv_agent::launcher::topology::Hardware;
 use rdzv_agent_proto::topology::{BindingMode, CpuList, VisibleLists};
 
 pub(crate) fn main() {

@@ -16,16 +16,18 @@ import rdzv
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [*sorted((ROOT / "docs" / "python").glob("*.md"))]
+# Their examples have one rank, and the variables of hang detection.
+OTHER_PAGES = [ROOT / "README.md", ROOT / "docs" / "hangs.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 
-def examples():
-    for page in PAGES:
+def examples(pages):
+    for page in pages:
         for number, block in enumerate(BLOCK.findall(page.read_text()), 1):
             yield pytest.param(block, id=f"{page.stem}-{number}")
 
 
-@pytest.mark.parametrize("block", [*examples()])
+@pytest.mark.parametrize("block", [*examples(PAGES)])
 def test_an_example_runs(block, tmp_path):
     ranks = re.match(r"# ranks: (\d+)\n", block)
     assert ranks, f"the first line must be '# ranks: N':\n{block}"
@@ -35,13 +37,25 @@ def test_an_example_runs(block, tmp_path):
     if int(ranks[1]) > 1:
         launcher = [rdzv.find_rdzv_bin(), "run", "--standalone", "--nproc-per-node", ranks[1]]
         command = [*launcher, program]
+    run(command, tmp_path)
+
+
+@pytest.mark.parametrize("block", [*examples(OTHER_PAGES)])
+def test_an_example_of_another_page_runs_in_a_worker(block, tmp_path):
+    program = tmp_path / "example.py"
+    program.write_text(block)
+    launcher = [rdzv.find_rdzv_bin(), "run", "--standalone", "--heartbeat-timeout", "600"]
+    run([*launcher, program], tmp_path, TORCHELASTIC_ENABLE_FILE_TIMER="1")
+
+
+def run(command, folder, **variables):
     finished = subprocess.run(
         command,
         capture_output=True,
         text=True,
         timeout=1800,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON_EXEC": sys.executable},
+        cwd=folder,
+        env={**os.environ, "PYTHON_EXEC": sys.executable, **variables},
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
 

@@ -150,6 +150,12 @@ def test_a_value_that_the_launcher_refuses_is_an_error_with_its_words():
         rdzv.launch(rank_times, (1,), nprocs=1, rdzv_backend="no-such-backend", rdzv_endpoint="127.0.0.1:1")
 
 
+def test_a_value_that_is_not_a_number_is_an_error_with_its_words_on_stderr(capfd):
+    with pytest.raises(ValueError, match="the reason is on stderr"):
+        rdzv.launch(rank_times, (1,), nprocs=1, node_rank="x")
+    assert "--node-rank is 'x', but must be a whole number" in capfd.readouterr().err
+
+
 def test_the_flags_are_those_of_the_launcher():
     from rdzv import _flags
 

@@ -15,6 +15,7 @@ pub struct Endpoint {
 
 /// Reason why a text is not an endpoint; the messages are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum EndpointError {
     /// The part after the last colon is not a valid port.
     #[error(
@@ -33,6 +34,10 @@ impl Endpoint {
     ///
     /// An IPv6 address needs brackets if a port follows (`[::1]:29500`). Without brackets, the text
     /// after the last colon is interpreted as the port, as in PyTorch.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] if the text is not an endpoint, or the port is out of range.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, EndpointError> {
         let trimmed = text.trim();
         if trimmed.is_empty() {

@@ -1,4 +1,4 @@
-//! Core of rdzv: the contract for its state machines, and shared types.
+#![doc = include_str!("../README.md")]
 //!
 //! Neither this crate nor the protocol crates read a clock, open a socket or file, start a process,
 //! read the environment or draw a random number. Every event arrives as a value, and every action
@@ -15,6 +15,8 @@
 //! Two checks enforce this separation. The `clippy.toml` of each of these crates forbids clocks,
 //! sockets, files, threads, the environment and maps with random order. `cargo xtask tidy` compares
 //! the dependencies in the manifests with a short list.
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod endpoint;
 pub mod env;

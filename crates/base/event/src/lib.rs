@@ -1,4 +1,4 @@
-//! Primitives for waiting for descriptors.
+#![doc = include_str!("../README.md")]
 //!
 //! All drivers that have an event loop share these primitives.
 //!

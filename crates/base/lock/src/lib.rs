@@ -1,4 +1,4 @@
-//! Locks that are not poisoned by panics.
+#![doc = include_str!("../README.md")]
 //!
 //! Poisoning is unnecessary because no code in rdzv panics in the middle of a change while it holds
 //! a lock.

@@ -15,6 +15,9 @@ const LEAST: Duration = Duration::from_millis(1);
 /// The caller's limit may be longer.
 const MOST: Duration = Duration::from_secs(10);
 
+/// Maximum time for the rest of a refusal, which is one short line.
+const REFUSAL: Duration = Duration::from_secs(1);
+
 /// A TCP connection, with or without TLS.
 pub enum Channel {
     /// Unencrypted bytes.
@@ -25,6 +28,7 @@ pub enum Channel {
 
 /// Reason why a connection cannot be used. The texts follow the peer's address.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// One side refuses the other, so another attempt would fail, too.
     #[error("{0}")]
@@ -103,7 +107,10 @@ impl Channel {
                 Err(error) => return Err(unanswered(error)),
             }
             if answer[0] != handshake::OPCODE {
-                return Err(OpenError::Refused(self.rest_of_refusal(&answer[..length])));
+                let left = deadline.saturating_duration_since(Instant::now());
+                return Err(OpenError::Refused(
+                    self.rest_of_refusal(&answer[..length], left),
+                ));
             }
         }
         match handshake::answer_to(token, &hello, &answer) {
@@ -115,12 +122,16 @@ impl Channel {
     }
 
     /// Reads the rest of a refusal that arrived instead of an answer.
-    /// Returns a message with the reason.
-    pub fn rest_of_refusal(&mut self, first: &[u8]) -> String {
+    /// Returns a message with the reason, or with the part that arrives within this time and
+    /// within 1 s.
+    pub fn rest_of_refusal(&mut self, first: &[u8], within: Duration) -> String {
+        let deadline = Instant::now() + within.min(REFUSAL);
         let mut line = first.to_vec();
         let mut piece = [0; LONGEST_REFUSAL];
         while !line.contains(&b'\n')
             && line.len() < LONGEST_REFUSAL
+            && Instant::now() < deadline
+            && set_timeouts(self.stream(), deadline).is_ok()
             && let Ok(count @ 1..) = self.read(&mut piece)
         {
             line.extend_from_slice(&piece[..count]);
@@ -218,5 +229,27 @@ impl std::fmt::Debug for Channel {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let peer = self.stream().peer_addr();
         write!(formatter, "Channel({peer:?}, TLS: {})", self.is_encrypted())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_never_ends_is_cut_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        // A byte is there for every read.
+        let peer = thread::spawn(move || while peer.write_all(b"x").is_ok() {});
+        let mut channel = Channel::Plain(stream);
+        let text = channel.rest_of_refusal(b"REFUSED", Duration::ZERO);
+        assert!(text.ends_with("answered \"REFUSED\""), "{text}");
+        drop(channel);
+        peer.join().unwrap();
     }
 }

@@ -25,6 +25,7 @@ pub struct Credentials {
 
 /// Reason why a job token cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenError {
     /// The file cannot be read.
     #[error("cannot read the token file {}: {source}", .path.display())]

@@ -47,6 +47,7 @@ pub type HelloBytes = [u8; HELLO_LENGTH];
 
 /// Reason why a peer is refused. The text follows "the peer …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// The peer has another token, or replays the bytes of another peer.
     #[error("has a different job token; check that both sides read the same --token-file")]

@@ -1,4 +1,4 @@
-//! Proof that a peer belongs to the job.
+#![doc = include_str!("../README.md")]
 //!
 //! A job can use the job token, and TLS with certificates on both sides.
 //!
@@ -15,6 +15,8 @@
 //! names. The caller compares the name with [`Session::certified`] once the peer has sent its name.
 //!
 //! No other crate uses `ring` or `rustls` directly.
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod channel;
 pub mod credentials;

@@ -13,6 +13,11 @@ impl ProcessGroup {
     /// The `n`-th part of `source` is sent to rank `n`. The part that rank `n` sends to this rank
     /// becomes the `n`-th part of `target`. Both buffers must have the same length on all ranks,
     /// which must be a multiple of the world size. The part for this rank itself is copied.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_to_all<T: Element>(&mut self, source: &[T], target: &mut [T]) -> Result<()> {
         let world_size = self.world_size();
         self.check_length("all_to_all: `target`", target.len(), source.len())?;

@@ -12,6 +12,11 @@ impl ProcessGroup {
     /// Blocks until all ranks have called this function.
     ///
     /// The ranks use a dissemination barrier, with `log2(world size)` steps, rounded up.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);

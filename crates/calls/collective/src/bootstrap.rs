@@ -43,9 +43,8 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// Address at which the other ranks can reach this host.
     ///
-    /// The default is the address from which this host reaches the store
-    /// ([`Store::address_of_this_host`]). The default is the loopback address if the store has no
-    /// connection, or if the store's URL names `localhost` or a loopback address.
+    /// The default is the address from which this host reaches the store. The default is the
+    /// loopback address if the store has no [connection](Store::connection), or if the store's URL names `localhost` or a loopback address.
     /// [`address_towards`](rdzv_store::address_towards) finds the address towards another host.
     pub address: Option<IpAddr>,
     /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).
@@ -93,7 +92,8 @@ pub(crate) fn join(
         options,
         started: Instant::now(),
     };
-    let ip = options.address.or_else(|| store.address_of_this_host());
+    let of_store = || store.connection()?.address_of_this_host();
+    let ip = options.address.or_else(of_store);
     let ip = ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
     let name = &options.name;
     let listening = |error| {

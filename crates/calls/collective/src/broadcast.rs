@@ -20,6 +20,11 @@ impl ProcessGroup {
     /// this number, broadcast the number first. The call returns on a rank once that rank has the
     /// values and has passed them on. Other ranks may not have them yet. After an error, the values
     /// are unspecified.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
+    /// another operation, or the timeout passes.
     pub fn broadcast<T: Element>(&mut self, values: &mut [T], root: u32) -> Result<()> {
         self.check_rank("broadcast from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -41,6 +46,11 @@ impl ProcessGroup {
     ///
     /// Only the root uses `all`, whose length must equal the total length of all parts. After an
     /// error, the values are unspecified.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
+    /// another operation, or the timeout passes.
     pub fn scatter<T: Element>(&mut self, all: &[T], own: &mut [T], root: u32) -> Result<()> {
         self.check_rank("scatter from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());

@@ -20,6 +20,7 @@ use crate::wire::{AbortCause, GroupRefusal};
 /// other errors, form the next group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild),
 /// or a group with another name.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CollectiveError {
     /// An argument is invalid, as the text explains. The group is still usable.
     #[error("{0}")]

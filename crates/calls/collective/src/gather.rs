@@ -16,6 +16,11 @@ impl ProcessGroup {
     /// Returns the values from all ranks on the rank `root`, and `None` elsewhere.
     ///
     /// The values are concatenated in rank order. Each rank must pass the same number of values.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn gather<T: Element>(&mut self, own: &[T], root: u32) -> Result<Option<Vec<T>>> {
         self.check_rank("gather to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -42,6 +47,11 @@ impl ProcessGroup {
     /// Each rank must pass the same number of values, and a buffer for the values from all ranks.
     /// Up to 32 KiB in total, the ranks use an algorithm with few steps (Bruck). Larger data goes
     /// around a ring.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_gather<T: Element>(&mut self, own: &[T], all: &mut [T]) -> Result<()> {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
@@ -53,6 +63,11 @@ impl ProcessGroup {
     ///
     /// `all` has one part of equal length for each rank. The caller must have written its own
     /// values to its part.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_gather_inplace<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;

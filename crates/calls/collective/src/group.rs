@@ -43,6 +43,11 @@ impl ProcessGroup {
     ///
     /// This returns when all ranks have joined. If ranks are missing after the timeout, the error
     /// names them. The timeout also applies to every later operation.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
+    /// the timeout passes.
     pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
@@ -52,6 +57,11 @@ impl ProcessGroup {
     }
 
     /// Joins a group with a custom name, address or other options.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
+    /// the timeout passes.
     pub fn with_options(
         store: &dyn Store,
         rank: u32,
@@ -78,6 +88,11 @@ impl ProcessGroup {
     /// [`GroupOptions::epoch`], which the other ranks know from [`ProcessGroup::epoch`]. Like
     /// [`ProcessGroup::new`], this returns when all ranks have joined. Ranks that still wait for
     /// this rank in the old group get an error immediately.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
+    /// the timeout passes.
     pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
@@ -109,7 +124,7 @@ impl ProcessGroup {
     ///
     /// All later operations fail with [`CollectiveError::Interrupted`] or
     /// [`CollectiveError::Broken`], and the other ranks are notified. To interrupt the joining of a
-    /// group, use [`Store::breaker`].
+    /// group, use [`StoreConnection::breaker`](rdzv_store::StoreConnection::breaker).
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Process groups of ranks that exchange data in CPU memory.
+#![doc = include_str!("../README.md")]
 //!
 //! | from → to | operations |
 //! |---|---|
@@ -7,17 +7,6 @@
 //! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
 //! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |
 //! | all → all | [`all_gather`](ProcessGroup::all_gather), [`all_gather_unequal`](ProcessGroup::all_gather_unequal), [`all_gather_objects`](ProcessGroup::all_gather_objects), [`all_reduce`](ProcessGroup::all_reduce), [`reduce_scatter`](ProcessGroup::reduce_scatter), [`all_to_all`](ProcessGroup::all_to_all), [`all_to_all_unequal`](ProcessGroup::all_to_all_unequal) |
-//!
-//! ```no_run
-//! use std::time::Duration;
-//! use rdzv_collective::{ProcessGroup, ReduceOp};
-//! # fn example(store: &dyn rdzv_store::Store) -> Result<(), rdzv_collective::CollectiveError> {
-//! let mut group = ProcessGroup::new(store, 0, 4, Duration::from_secs(60))?;
-//! let mut gradient = vec![0.5_f32; 1000];
-//! group.all_reduce(&mut gradient, ReduceOp::Average)?;
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! The layers, from the inside out:
 //!
@@ -37,16 +26,8 @@
 //!   `matching` assigns each message to a receive, and is pure.
 //! - `queue` runs operations asynchronously, on a separate thread. `work` is the handle to an
 //!   asynchronous operation. `interrupt` lets another thread abort an operation.
-//!
-//! Guarantees for every collective operation ([`PointToPoint`] lists those for messages):
-//!
-//! - All ranks must call the same operations in the same order with the same sizes. A rank that
-//!   makes a different call gets an error that names both calls.
-//! - The result of a reduction is bitwise identical on all ranks.
-//! - A failure (a dead peer, a timeout, a mismatch) aborts the operation with an error that names
-//!   the rank at fault. The rank that detects the failure passes the error on to the other ranks.
-//!   The failure is final: the group is broken, and the ranks form the next group with
-//!   [`ProcessGroup::rebuild`].
+
+#![warn(clippy::missing_errors_doc)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

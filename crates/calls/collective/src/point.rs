@@ -17,6 +17,11 @@ impl ProcessGroup {
     /// [`PointToPoint`](crate::PointToPoint), which does the same without blocking and without
     /// copying the values. Two ranks that both send large data before they receive wait for each
     /// other. Let one of them receive first, or use [`all_to_all`](Self::all_to_all).
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
+    /// another operation, or the timeout passes.
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<()> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)
@@ -28,6 +33,11 @@ impl ProcessGroup {
     ///
     /// The sender must call [`send`](Self::send) for the same number of values, with the same type
     /// and tag.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
+    /// another operation, or the timeout passes.
     pub fn receive<T: Element>(
         &self,
         values: &mut [T],

@@ -23,6 +23,11 @@ impl ProcessGroup {
     /// other's memory. In other groups, the ranks pass the parts around a ring (few bytes). The
     /// order of combination depends only on ranks, sizes and hosts. The result is therefore bitwise
     /// identical on all ranks and in every run. After an error, the values are unspecified.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -45,6 +50,11 @@ impl ProcessGroup {
     /// `n`-th of `world size` parts. If the length is not divisible, the first parts are one
     /// element longer. The other elements are unspecified on return, and all elements are
     /// unspecified after an error.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
@@ -64,6 +74,11 @@ impl ProcessGroup {
     ///
     /// On the other ranks, the values are unspecified on return. After an error, they are
     /// unspecified on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
+    /// the timeout passes.
     pub fn reduce<T: Element>(
         &mut self,
         values: &mut [T],

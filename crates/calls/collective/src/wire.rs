@@ -98,6 +98,7 @@ impl Hello {
 
 /// Reason why a rank caused another rank to fail. The text follows "rank 3 …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AbortCause {
     /// The rank exited or left the group.
     #[error("exited or left the group")]
@@ -134,6 +135,7 @@ impl AbortCause {
 /// Reason why a rank refuses another rank.
 /// The text follows "refused this rank: …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum GroupRefusal {
     /// The bytes are not a valid hello.
     #[error("it did not send the hello of a rank")]

@@ -1,4 +1,4 @@
-//! Protocol for remote calls between workers: frames, references, devices.
+#![doc = include_str!("../README.md")]
 //!
 //! This crate opens no connections and runs no functions. The crate `rdzv-rpc` transports the
 //! bytes, and uses this crate to interpret them and to decide what to do.
@@ -14,8 +14,6 @@
 //! - [`tensor`]: metadata of tensors, and the choice of the bytes to send,
 //! - [`rref`]: references to values on other workers,
 //! - [`gather`]: exchange of values among all members.
-//!
-//! The API of this crate follows the releases of `rdzv-rpc`.
 
 pub mod calls;
 pub mod device;

@@ -27,6 +27,7 @@ pub struct RemoteError {
 
 /// Error from a call or from a group operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RpcError {
     /// Kind of the error.
     pub kind: RpcErrorKind,

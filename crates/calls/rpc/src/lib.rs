@@ -1,9 +1,4 @@
-//! Remote procedure calls between the workers of a group, with tensors.
-//!
-//! This crate is the Rust counterpart of `torch.distributed.rpc`. Named workers in static or
-//! dynamic groups call registered functions on one another, hold references to remote values, and
-//! exchange tensors without unnecessary copies. A peer can only call functions that were
-//! registered.
+#![doc = include_str!("../README.md")]
 //!
 //! Functions run on a tokio runtime that belongs to the agent. Async functions run on one of its
 //! worker threads, and blocking functions run on its blocking pool. The application itself does not
@@ -22,11 +17,18 @@
 //! This crate re-exports every type in its public signatures, either at its root or in the module
 //! of the signature.
 
+#![warn(clippy::missing_errors_doc)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "rdzv-rpc needs Linux (epoll and /proc): build it for a Linux target, in a container or \
      virtual machine if necessary"
 );
+
+/// Examples of the guide, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/rpc.md")]
+mod guide {}
 
 mod agent;
 pub mod backend;

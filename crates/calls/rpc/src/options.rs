@@ -107,22 +107,15 @@ pub struct RpcOptions {
     /// The default is 5 s, and the minimum is 100 ms. Use the same value on all workers.
     #[serde(deserialize_with = "seconds")]
     pub lease: Duration,
-    /// Time without a message from a host after which calls to its workers fail.
-    ///
-    /// This is also the timeout for opening a TCP connection to a worker. The default is 5 s, and
-    /// the minimum is 2 s. A busy or stopped worker does not trigger this timeout, because its
-    /// operating system replies.
-    #[serde(deserialize_with = "seconds")]
-    pub heartbeat_limit: Duration,
     /// Maximum size of a message including its tensors, in bytes.
     ///
     /// The default is 4 GiB, and the minimum is 64 KiB. Use the same value on all workers.
     pub message_limit: u64,
-    /// Further transport options; not available as a keyword.
+    /// Further transport options; the only keyword is `heartbeat_limit`.
     ///
     /// A transport is used only if both this field and [`transports`](Self::transports) allow it.
-    /// The address, the heartbeat limit and the TLS files, if any, come from the fields above.
-    #[serde(skip)]
+    /// The [TLS files](Self::tls), if any, replace the certificates.
+    #[serde(rename = "heartbeat_limit", deserialize_with = "heartbeat_limit")]
     pub transport: TransportOptions,
     /// Settings for remote references, such as timeouts; not a keyword.
     #[serde(skip)]
@@ -144,7 +137,6 @@ impl Default for RpcOptions {
             tls: None,
             init_deadline: DEFAULT_INIT_DEADLINE,
             lease: DEFAULT_LEASE,
-            heartbeat_limit: heartbeat::DEFAULT_LIMIT,
             message_limit: FrameLimits::default().total,
             transport: TransportOptions::default(),
             references: ReferenceSettings::default(),
@@ -180,8 +172,8 @@ impl RpcOptions {
         self.timeout.limit(|| None)?;
         let message = if self.num_worker_threads == 0 {
             "num_worker_threads must be positive, got 0".to_owned()
-        } else if self.heartbeat_limit < SHORTEST_LIMIT {
-            let limit = self.heartbeat_limit;
+        } else if self.transport.heartbeat_limit < SHORTEST_LIMIT {
+            let limit = self.transport.heartbeat_limit;
             format!(
                 "heartbeat_limit must be at least {SHORTEST_LIMIT:?}, got {limit:?}: rdzv polls \
                  hosts every second"
@@ -361,6 +353,13 @@ fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Token>, D::Error> 
 
 fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     duration(f64::deserialize(from)?).map_err(D::Error::custom)
+}
+
+fn heartbeat_limit<'de, D: Deserializer<'de>>(from: D) -> Result<TransportOptions, D::Error> {
+    Ok(TransportOptions {
+        heartbeat_limit: seconds(from)?,
+        ..TransportOptions::default()
+    })
 }
 
 /// Converts seconds to a duration, without rounding a positive time to zero.

@@ -1,4 +1,4 @@
-//! Memory shared by the processes of one host, and the means to pass it on.
+#![doc = include_str!("../README.md")]
 //!
 //! The modules, from the inside out:
 //!

@@ -1,12 +1,11 @@
-//! The decisions of the elastic agent, without processes, files or clocks.
+#![doc = include_str!("../README.md")]
 //!
 //! * [`group`]: the workers of one agent: join, start, watch, restart, finish, diagnose.
 //! * [`hang`]: workers that hang: timers, heartbeats, progress.
 //! * [`node_check`]: decides from the end of a command whether a node participates.
 //! * [`topology`]: the processors and devices that each worker gets.
 //!
-//! The crate `rdzv-agent` carries out these decisions. This crate's API changes with the releases
-//! of `rdzv-agent`.
+//! The crate `rdzv-agent` carries out these decisions.
 
 pub mod group;
 pub mod hang;

@@ -12,7 +12,7 @@
 use std::process::Command;
 
 use rdzv_agent::api::{LaunchConfig, LaunchError, WorkerEntrypoint, WorkerFunctions, launch};
-use rdzv_agent::{end_like, is_kept, keep};
+use rdzv_agent::launcher::{end_like, is_kept, keep};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Resolved configuration of an agent.
+//! Parts of the configuration of an agent, which is resolved.
 //!
 //! The agent reads neither the command line nor the environment again.
 
@@ -9,21 +9,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::health::Liveness;
-use rdzv_agent_proto::group::{
-    GroupIdentity, GroupSpec, Master, PreemptionPlan, RestartOptions, Round, StopOptions,
-    WorkerRanks, environment,
-};
+use rdzv_agent_proto::group::GroupSpec;
 use rdzv_agent_proto::topology::{CpuList, VisibleLists};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
-use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
+use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_rendezvous::dynamic::C10dRendezvous;
 use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters, StaticRendezvous};
 use rdzv_store::StorePolicy;
 
-use crate::AgentError;
-use crate::hang::HangPlan;
+use crate::health::Liveness;
+
+pub use crate::hang::{HangAction, HangPlan, HeartbeatPlan};
+pub use rdzv_agent_proto::group::{GroupIdentity, PreemptionPlan, RestartOptions, StopOptions};
 
 /// Configuration of an agent: one run of workers on this node.
 /// The sections match those of the flags; the default is one worker on one node.
@@ -98,7 +96,7 @@ pub struct RendezvousOptions {
     pub joins_again: bool,
     /// Limit on consecutive restarts of an agent that was killed.
     /// The limit counts only agents that die within 10 s of their start; 0 disables restarts. It
-    /// applies only to an agent that [`keep`](crate::keep) started.
+    /// applies only to an agent that [`keep`](crate::launcher::keep) started.
     pub agent_restarts: u32,
     /// Sockets and record that outlive an agent that may be restarted.
     /// [`run`](crate::run()) sets this field.
@@ -129,7 +127,7 @@ impl Default for RendezvousOptions {
 #[derive(Debug, Clone, Default)]
 pub struct PlacementOptions {
     /// Processors that each worker may use, by local rank (`--numa-binding`).
-    /// [`Hardware::bind`](crate::topology::Hardware::bind) returns this list. Workers beyond the
+    /// [`Hardware::bind`](crate::launcher::topology::Hardware::bind) returns this list. Workers beyond the
     /// end of the list may use all processors of the agent. An empty list binds no worker.
     pub processors: Vec<CpuList>,
     /// `true` if every worker has local rank 0 and sees one device.
@@ -196,8 +194,9 @@ impl AgentConfig {
 
 /// Check that a node runs before it joins each round.
 ///
-/// A node that fails the check leaves the job ([`AgentError::NodeCheck`]). The other nodes continue
-/// without it, or with a spare node.
+/// A node that fails the check leaves the job with
+/// [`AgentError::NodeCheck`](crate::AgentError::NodeCheck). The other nodes continue without it, or
+/// with a spare node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCheckPlan {
     /// Command line for `sh`.
@@ -398,56 +397,4 @@ pub enum LogBase {
     Temporary(PathBuf),
     /// No files (`--log-dir /dev/null`): all output goes to the console.
     Discard,
-}
-
-/// Arguments and variables with which the agent would start a worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerPreview {
-    /// Ranks of the worker.
-    pub ranks: WorkerRanks,
-    /// Arguments after the replacement of macros.
-    pub arguments: Vec<OsString>,
-    /// Variables that the agent adds to the environment of the configuration.
-    /// `TORCHELASTIC_ERROR_FILE` is missing, because its directory exists only once workers start.
-    pub variables: Vec<(&'static str, String)>,
-}
-
-/// Returns the workers of the first attempt on this node without a start.
-/// The result holds for the rank `group_rank` in a round of `nodes` equal nodes whose workers
-/// connect to `master`.
-///
-/// # Errors
-///
-/// Returns an error if `--virtual-local-rank` finds fewer devices than workers.
-pub fn preview(
-    config: &AgentConfig,
-    nodes: u32,
-    group_rank: GroupRank,
-    master: Master,
-) -> Result<Vec<WorkerPreview>, AgentError> {
-    let size = config.identity.local_world_size;
-    let (world, first) = (
-        nodes.saturating_mul(size),
-        group_rank.0.saturating_mul(size),
-    );
-    let round = Round {
-        number: 0,
-        group_rank,
-        group_world_size: nodes,
-        master,
-        losses_known_within: Duration::ZERO,
-        answers_barrier: false,
-    };
-    let spec = config.group_spec();
-    WorkerRanks::of_node(Assignment::from((first, world, first, world)), size)
-        .into_iter()
-        .map(|ranks| {
-            let variables = environment::variables(&spec, &round, &ranks, 0);
-            Ok(WorkerPreview {
-                arguments: environment::arguments(&config.entrypoint.arguments, ranks.local_rank),
-                variables: variables.map_err(AgentError::Plan)?,
-                ranks,
-            })
-        })
-        .collect()
 }

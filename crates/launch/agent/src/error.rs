@@ -17,6 +17,7 @@ pub struct SupervisorError(
 
 /// Reason why an agent could not do its work.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum AgentError {
     /// The program of the workers does not exist.
     #[error("[Errno 2] No such file or directory: '{program}'")]

@@ -11,9 +11,10 @@ use rdzv_core::time::Wall;
 use serde_json::{Map, Value, json};
 use tracing::warn;
 
+use crate::Outcome;
 use crate::clock::wall;
 use crate::keeper::launcher_pid;
-use crate::{ErrorFile, Exit, Failure, Outcome};
+use rdzv_agent_proto::group::{ErrorFile, Exit, Failure};
 
 /// Maximum size of an error file to read; tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
@@ -54,6 +55,10 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// * After a successful run: nothing.
 ///
 /// If the file already exists, the function logs its content and replaces it.
+///
+/// # Errors
+///
+/// Returns the error of the write.
 pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<()> {
     let content = match outcome {
         Outcome::Succeeded => return Ok(()),
@@ -80,6 +85,10 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
 
 /// Writes the launcher's error file for a launch that was refused.
 /// Such a launch has no outcome. `message` is the class and text of the error.
+///
+/// # Errors
+///
+/// Returns the error of the write.
 pub fn write_refusal_to_error_file(path: &Path, message: &str) -> io::Result<()> {
     replace(path, &own(message, wall()).to_string())
 }
@@ -145,7 +154,7 @@ mod tests {
     use rdzv_core::rank::{LocalRank, Rank};
 
     use super::*;
-    use crate::{Cause, Evidence, Finality};
+    use rdzv_agent_proto::group::{Cause, Evidence, Finality};
 
     fn failure(path: &Path, exit: Exit) -> Outcome {
         Outcome::Failed {

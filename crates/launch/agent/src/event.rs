@@ -6,17 +6,24 @@ use std::time::Duration;
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
-use rdzv_rendezvous::{GroupEvent, NodeState};
 
-use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
-use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{Cause, Exit, Failure, RoundStore, Verdict};
+use crate::outcome::{Cause, Exit, Failure, Verdict};
+use crate::rendezvous::RoundStore;
+
+pub use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
+pub use crate::worker::{WorkerFiles, WorkerIdentity};
+pub use rdzv_rendezvous::{GroupEvent, NodeState};
+
+/// Target of the log lines that repeat torchelastic's texts word for word.
+/// Each such line describes something that is an event too.
+pub const TORCHELASTIC: &str = "torchelastic";
 
 /// Event of a run.
 ///
 /// To add a variant: give it the field `at`, then fix each match in `observe` that the compiler
 /// reports. Every match there names every variant.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum AgentEvent {
     /// The agent starts to look for the other nodes.
     RendezvousBegan {

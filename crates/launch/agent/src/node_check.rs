@@ -15,7 +15,8 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::warn;
 
-use crate::{AgentError, NodeCheckPlan};
+use crate::AgentError;
+use crate::config::NodeCheckPlan;
 
 /// Number of bytes that are kept from the end of the output.
 const KEPT: usize = 4096;

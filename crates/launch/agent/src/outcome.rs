@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Failure, Finality};
+pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Finality};
 
 /// Result of a run on this node.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub enum Outcome {
         workers_started: bool,
     },
     /// The scheduler takes the nodes away, and the agent notified the workers.
-    /// See [`PreemptionPlan`](crate::PreemptionPlan).
+    /// See [`PreemptionPlan`](crate::config::PreemptionPlan).
     Preempted {
         /// Number of the signal with which the scheduler gave notice.
         /// This node or another one received it.

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::agent_loop::AgentLoop;
+use crate::config::RendezvousPlan;
 use crate::error::system;
 use crate::keeper::{KeeperWatch, kept};
 use crate::logs::LiveView;
@@ -13,7 +14,7 @@ use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
 use crate::signals::{FOR_WORKERS, JobControl, Signals, carriers, unblock};
 use crate::supervisor::Supervisor;
-use crate::{AgentConfig, AgentError, AgentEvent, Outcome, RendezvousPlan, host};
+use crate::{AgentConfig, AgentError, AgentEvent, Outcome, host};
 
 /// Runs the workers of one node to their end.
 ///

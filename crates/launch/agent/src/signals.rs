@@ -114,6 +114,10 @@ impl Signals {
 
 /// Calls `act` on a new thread when one of these signals arrives.
 /// For use after a run that has handled these signals.
+///
+/// # Errors
+///
+/// Returns the error of the system if no thread can be started or the signals cannot be read.
 pub fn when_signalled(numbers: Vec<i32>, act: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let wait = move || -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build()?;

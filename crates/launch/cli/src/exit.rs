@@ -32,7 +32,8 @@
 use std::io;
 use std::process::ExitCode;
 
-use rdzv_agent::{AgentError, Outcome, Verdict};
+use rdzv_agent::outcome::Verdict;
+use rdzv_agent::{AgentError, Outcome};
 use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
 
@@ -271,7 +272,7 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_agent::{Cause, Evidence, Failure, Finality};
+    use rdzv_agent::outcome::{Cause, Evidence, Failure, Finality};
 
     use super::*;
 
@@ -280,7 +281,7 @@ mod tests {
             failures: vec![Failure {
                 cause: Cause::reported(String::new(), ""),
                 evidence: Evidence {
-                    exit: exit_code.map(rdzv_agent::Exit::from_number),
+                    exit: exit_code.map(rdzv_agent::outcome::Exit::from_number),
                     ..Evidence::default()
                 },
             }],

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called = words.next().unwrap_or_else(|| "rdzv".into());
     match Program::of(&called, words.collect()) {
-        Program::Launch(launcher, words) if rdzv_agent::is_kept() => {
+        Program::Launch(launcher, words) if rdzv_agent::launcher::is_kept() => {
             commands::agent(launcher, &called, &words)
         }
         Program::Launch(..) => commands::keep(&called),

@@ -23,7 +23,7 @@ mod report_file;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rdzv_agent::{Evidence, Exit, Failure};
+use rdzv_agent::outcome::{Evidence, Exit, Failure};
 use rdzv_core::signal;
 use serde_json::Value;
 

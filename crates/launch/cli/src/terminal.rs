@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use rdzv_agent::{write_own_lines, write_own_output};
+use rdzv_agent::launcher::{write_own_lines, write_own_output};
 use rdzv_console::Line;
 use rdzv_console::line::LABEL;
 use rdzv_core::env::{NO_COLOR, TERM};
@@ -136,7 +136,7 @@ pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
     }
     let (signalled, either) = channel();
     let written = signalled.clone();
-    let watched = rdzv_agent::when_signalled(signals.to_vec(), move |_| {
+    let watched = rdzv_agent::launcher::when_signalled(signals.to_vec(), move |_| {
         let _ = signalled.send(false);
     });
     let waits = thread::Builder::new().stack_size(128 << 10).spawn(move || {

@@ -18,9 +18,10 @@
 
 use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 use rdzv_core::signal;
+use textwrap::core::display_width;
 
 use crate::event::{cause, subject};
-use crate::line::{Line, LineRole, cut, quoted, said};
+use crate::line::{Line, LineRole, cut_words, quoted, said};
 use crate::remedy::{self, Surroundings};
 use crate::{stop, traceback};
 
@@ -154,8 +155,10 @@ fn within(mut lines: Vec<Line>, width: Option<usize>, rows: usize) -> Vec<Line> 
     let Some(width) = width else { return lines };
     if lines.len() > rows {
         lines.truncate(rows);
-        if let Some(span) = lines.last_mut().and_then(|line| line.0.last_mut()) {
-            span.text = cut(&format!("{} …", span.text), width.saturating_sub(1));
+        let last = lines.last_mut().map(|line| &mut line.0);
+        if let Some([before @ .., span]) = last.map(Vec::as_mut_slice) {
+            let used: usize = before.iter().map(|span| display_width(&span.text)).sum();
+            span.text = cut_words(&format!("{} …", span.text), width.saturating_sub(used));
         }
     }
     lines

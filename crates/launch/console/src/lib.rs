@@ -1,4 +1,4 @@
-//! The texts that rdzv shows to users.
+#![doc = include_str!("../README.md")]
 //!
 //! The input is a model and a width, and the output is lines.
 //!

@@ -1,6 +1,7 @@
 //! Advice for known causes of failures.
 
 use rdzv_agent_proto::group::{Exit, Failure};
+use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
 
 const MORE_MEMORY: &str = "use a smaller batch, fewer workers (--nproc-per-node) or fewer data loader \
          processes, or raise the memory limit of the container or job";
@@ -149,9 +150,15 @@ pub fn of(failure: &Failure, surroundings: &Surroundings) -> Option<String> {
 /// Returns the advice for a module that Python does not find.
 fn for_module(module: &str, surroundings: &Surroundings) -> String {
     let package = module.split('.').next().unwrap_or(module);
+    let is_set = |name: &str| surroundings.active.iter().any(|active| active == name);
     if surroundings.modules.iter().any(|here| here == package) {
+        let path = if is_set("PYTHONPATH") {
+            "add . to PYTHONPATH"
+        } else {
+            "set PYTHONPATH=."
+        };
         return format!(
-            "set PYTHONPATH=., or use -m with a module name instead of a script: '{package}' is in the \
+            "{path}, or use -m with a module name instead of a script: '{package}' is in the \
              current folder, which Python does not search for a script in another folder"
         );
     }
@@ -159,10 +166,14 @@ fn for_module(module: &str, surroundings: &Surroundings) -> String {
         Some((python, origin)) => format!("{python} ({origin})"),
         None => "the Python of the workers".to_owned(),
     };
-    format!(
-        "install '{module}' into {python}; an active virtual environment or PYTHON_EXEC selects \
-         another Python"
-    )
+    let other = if is_set(PYTHON_EXEC) {
+        ", or change PYTHON_EXEC"
+    } else if is_set(VIRTUAL_ENV) {
+        "; PYTHON_EXEC selects another Python"
+    } else {
+        "; an active virtual environment or PYTHON_EXEC selects another Python"
+    };
+    format!("install '{module}' into {python}{other}")
 }
 
 fn of_parts(failure: &Failure, text: &str) -> Option<&'static str> {
@@ -331,12 +342,24 @@ mod tests {
         let advice = of(&missing, &surroundings).unwrap();
         let start = "install 'pkg.sub' into /usr/bin/python3 (the first python3 in PATH); ";
         assert!(advice.starts_with(start), "{advice}");
+        for (variable, end) in [
+            ("VIRTUAL_ENV", "; PYTHON_EXEC selects another Python"),
+            ("PYTHON_EXEC", " PATH), or change PYTHON_EXEC"),
+        ] {
+            surroundings.active.push(variable.into());
+            let advice = of(&missing, &surroundings).unwrap();
+            assert!(advice.ends_with(end), "{advice}");
+            assert!(!advice.contains("virtual environment"), "{advice}");
+        }
         surroundings.modules.push("pkg".into());
         let advice = of(&missing, &surroundings).unwrap();
         assert!(
             advice.starts_with("set PYTHONPATH=., or use -m "),
             "{advice}"
         );
+        surroundings.active.push("PYTHONPATH".into());
+        let advice = of(&missing, &surroundings).unwrap();
+        assert!(advice.starts_with("add . to PYTHONPATH, or"), "{advice}");
         let code = Cause::ExitCode {
             code: 3,
             last_line: None,

@@ -1,36 +1,4 @@
-//! The control plane of one worker, a small HTTP server.
-//!
-//! The server runs inside the worker and answers requests about the worker. The protocol is that of
-//! PyTorch's worker server, so the same tools reach workers of both kinds:
-//!
-//! | request | answer |
-//! |---|---|
-//! | `GET /` | 200 `text/html`, a heading and a link to `/handler/` |
-//! | `GET /handler/` | 200 `application/json`, the names of all handlers |
-//! | `POST /handler/⟨name⟩?key=value` | the answer of the handler |
-//! | `POST /handler/⟨unknown⟩` | 404 `text/plain`, `Handler ⟨name⟩ not found: …` |
-//! | anything else | 404, empty |
-//!
-//! Two handlers always exist. `ping` answers `pong`. `dump_traceback` describes the state of every
-//! thread of the process, as the kernel sees it. A registered handler of the same name replaces the
-//! default one.
-//!
-//! ```no_run
-//! use rdzv_worker_server::{Answer, WorkerServer};
-//! # fn main() -> Result<(), rdzv_worker_server::WorkerServerError> {
-//! let mut server = WorkerServer::new();
-//! server.register("step", |request| match request.parameter("unit") {
-//!     Some("epoch") => Answer::text("3\n"),
-//!     _ => Answer::json("{\"step\": 1200}"),
-//! });
-//! // Serves at TORCH_WORKER_SERVER_SOCKET, which `rdzv run --worker-server` sets.
-//! let _running = server.start_from_environment()?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! The server is one thread, which sleeps until a request arrives. Each call of a handler runs on a
-//! separate thread, so a slow handler does not delay the others.
+#![doc = include_str!("../README.md")]
 
 mod service;
 mod threads;

@@ -37,7 +37,7 @@ pub(super) fn of_group(
         (_, AbortCause::Mismatch) => ("CollectiveError", "mismatch"),
         (_, AbortCause::Refused) => ("CollectiveError", "refused"),
         (_, AbortCause::Interrupted) => ("CollectiveError", "interrupted"),
-        (_, AbortCause::Other) => ("CollectiveError", "other"),
+        _ => ("CollectiveError", "other"),
     };
     let peers: Vec<u32> = match error {
         CollectiveError::Missing { missing, .. } => missing.clone(),

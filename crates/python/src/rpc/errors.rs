@@ -51,10 +51,11 @@ pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
 pub(super) fn failure(kind: &str, remote: RemoteError) -> RpcError {
     match kind_of(kind) {
         Some(kind) if kind != RpcErrorKind::Remote => RpcError::new(kind, remote.message),
-        _ => RpcError {
-            remote: Some(Box::new(remote.clone())),
-            ..RpcError::new(RpcErrorKind::Remote, remote.to_string())
-        },
+        _ => {
+            let mut error = RpcError::new(RpcErrorKind::Remote, remote.to_string());
+            error.remote = Some(Box::new(remote));
+            error
+        }
     }
 }
 

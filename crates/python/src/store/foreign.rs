@@ -16,7 +16,9 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use rdzv_store::{Store, StoreError, address_for_others, address_towards, interrupt};
+use rdzv_store::{
+    Store, StoreConnection, StoreError, address_for_others, address_towards, interrupt,
+};
 
 use super::{Kind, StoreObject};
 use crate::argument::{Object, type_name};
@@ -380,9 +382,8 @@ impl Store for ForeignStore {
         let _ = self.call::<_, Py<PyAny>>("set_timeout", (delta.flatten(),));
     }
 
-    fn address_of_this_host(&self) -> Option<IpAddr> {
-        let host = Python::try_attach(|py| host_of(self.object.bind(py)).ok())??;
-        address_for_others(&host, address_towards(&host).ok()?)
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        Some(self)
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
@@ -396,5 +397,12 @@ impl Store for ForeignStore {
             name: self.name.clone(),
             is_subclass: self.is_subclass,
         }))
+    }
+}
+
+impl StoreConnection for ForeignStore {
+    fn address_of_this_host(&self) -> Option<IpAddr> {
+        let host = Python::try_attach(|py| host_of(self.object.bind(py)).ok())??;
+        address_for_others(&host, address_towards(&host).ok()?)
     }
 }

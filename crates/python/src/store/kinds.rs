@@ -1,6 +1,5 @@
 //! Classes that make a store.
 
-use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use rdzv_rendezvous::url::UrlStore;
 use rdzv_store::{
     FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, interruptible,
 };
@@ -243,16 +243,17 @@ fn file(
 }
 
 /// Returns the object for a store that a URL has made.
-pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny>> {
-    let store = match (store as Box<dyn Any>).downcast::<TcpStore>() {
-        Ok(tcp) => return any(py, client(*tcp)),
-        Err(other) => other,
-    };
-    let store = store.downcast::<FileStore>().map_err(|_| {
-        PyTypeError::new_err("the handler of the URL returned a store of an unknown class")
-    })?;
-    let path = store.path().display().to_string();
-    any(py, file(Arc::new(*store), path, -1))
+pub(crate) fn of_url(py: Python<'_>, store: UrlStore) -> PyResult<Py<PyAny>> {
+    match store {
+        UrlStore::Tcp(store) => any(py, client(store)),
+        UrlStore::File(store) => {
+            let path = store.path().display().to_string();
+            any(py, file(Arc::new(store), path, -1))
+        }
+        _ => Err(PyTypeError::new_err(
+            "the handler of the URL returned a store of an unknown class",
+        )),
+    }
 }
 
 /// Returns a new object of any store class.

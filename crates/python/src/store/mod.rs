@@ -594,7 +594,7 @@ impl StoreObject {
             detach(py, || {
                 // A prefix store uses the connection of another store, which stays open.
                 if !matches!(self.kind, Kind::Prefix { .. })
-                    && let Some(breaker) = store.breaker()
+                    && let Some(breaker) = store.connection().and_then(|it| it.breaker())
                 {
                     breaker();
                 }

@@ -212,7 +212,7 @@ impl Blocked {
             }),
             Err(source) => {
                 let error = StoreError::Service {
-                    operation: "wait",
+                    operation: "wait for the keys",
                     key: String::new(),
                     what: format!("cannot start a thread: {source}"),
                     endpoint: "this process".to_owned(),

@@ -1,4 +1,4 @@
-//! In-memory consensus group: a majority of voters agrees on one command order.
+#![doc = include_str!("../README.md")]
 //!
 //! ```text
 //!   driver ── Propose, Confirm, Change, Transfer ──► Consensus ── frames ──► peers

@@ -1,4 +1,4 @@
-//! Decides the next change that a group needs: its size, and its voters.
+//! Next step of the leader towards the right voters, in number and choice.
 //!
 //! | candidates | voters |
 //! |---|---|

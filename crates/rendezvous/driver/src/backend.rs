@@ -89,18 +89,34 @@ pub trait RendezvousBackend: Send {
     }
 
     /// Returns `true` if the run is closed, so that no node can join.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach the rendezvous.
     fn is_closed(&self) -> Result<bool, RendezvousError>;
 
     /// Closes the run for all nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach the rendezvous.
     fn set_closed(&mut self) -> Result<(), RendezvousError>;
 
     /// Returns the number of nodes that are waiting for the next round.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach the rendezvous.
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError>;
 
     /// Reports the final failure of this node, so that all nodes stop immediately.
     ///
     /// The other nodes receive `reason`, a single line, in [`Change::PeerFailed`]. A backend that
     /// cannot notify other nodes does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach the rendezvous.
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         let _ = reason;
         Ok(())
@@ -116,6 +132,10 @@ pub trait RendezvousBackend: Send {
     /// Leaves the run without closing it.
     ///
     /// The other nodes are notified immediately if possible.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach the rendezvous.
     fn leave(&mut self) -> Result<(), RendezvousError> {
         Ok(())
     }
@@ -125,6 +145,10 @@ pub trait RendezvousBackend: Send {
     /// After that, no process on this node restarts the agent. Everything that this node hosts for
     /// other nodes stops with the agent, as if the agent had been killed. The other nodes then wait
     /// for a successor at its address.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach the rendezvous.
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         self.leave()
     }

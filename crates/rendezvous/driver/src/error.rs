@@ -5,11 +5,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use rdzv_store::StoreError;
+use rdzv_store::{StoreError, subject};
 use thiserror::Error;
 
 /// Error that a rendezvous returns.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RendezvousError {
     /// A URL, option or parameter is invalid; the text names it and the reason.
     #[error("{0}")]
@@ -121,9 +122,10 @@ pub enum RendezvousError {
     },
     /// A round is complete, but rank 0 did not send the endpoint of the store.
     #[error(
-        "round {round} of run '{run_id}' at {endpoint} is complete, but the agent with rank 0 \
-         ({leader}) did not send the endpoint of the workers within {:.1} s\n\
+        "round {round} of run '{run_id}' at {endpoint} is complete, but the agent with rank \
+         0{} did not send the endpoint of the workers within {:.1} s\n\
          help: check the log of that agent, or wait longer with --rdzv-conf read_timeout=SECONDS",
+        .leader.as_ref().map_or_else(String::new, |leader| format!(" ({leader})")),
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
@@ -133,8 +135,8 @@ pub enum RendezvousError {
         endpoint: String,
         /// Number of the completed round.
         round: u64,
-        /// Node with rank 0.
-        leader: String,
+        /// Node with rank 0, if this node knows it.
+        leader: Option<String>,
         /// Time that this node waited.
         elapsed: Duration,
     },
@@ -209,6 +211,11 @@ impl RendezvousError {
         }
     }
 
+    /// Returns the sentence of the error, without its advice.
+    pub fn sentence(&self) -> String {
+        without_help(self)
+    }
+
     /// Converts an error from the c10d store at `endpoint` into one with advice.
     pub(crate) fn of_c10d_store(error: StoreError, endpoint: &str) -> Self {
         let endpoint = endpoint.to_owned();
@@ -252,8 +259,9 @@ impl RendezvousError {
                 limit,
             } => Self::Unreachable {
                 what: format!(
-                    "the reply to {operation} key {key} is at least {size} bytes long, which \
-                     exceeds the limit of {limit},"
+                    "the reply to {} is at least {size} bytes long, which exceeds the limit of \
+                     {limit},",
+                    subject(operation, &key)
                 ),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
@@ -274,7 +282,7 @@ impl RendezvousError {
                 elapsed,
                 ..
             } => Self::Unreachable {
-                what: format!("the store did not answer ({operation} key {key})"),
+                what: format!("the store did not answer ({})", subject(operation, &key)),
                 endpoint,
                 elapsed: Some(elapsed),
                 remedy: "check the network and the load of the store host, or wait longer with \
@@ -335,7 +343,7 @@ mod tests {
                     run_id: "run".to_owned(),
                     endpoint: "h:1".to_owned(),
                     round: 0,
-                    leader: "n".to_owned(),
+                    leader: Some("n".to_owned()),
                     elapsed,
                 },
                 "read_timeout",

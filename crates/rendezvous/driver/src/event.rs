@@ -9,6 +9,7 @@ use crate::RendezvousError;
 
 /// State of a node in its rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NodeState {
     /// The node is trying to join a round, or hosts the rendezvous endpoint.
     Init,
@@ -34,6 +35,7 @@ impl NodeState {
 
 /// Rendezvous event about this node or another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RendezvousEvent {
     /// State of this node.
     pub state: NodeState,
@@ -49,6 +51,7 @@ pub struct RendezvousEvent {
 
 /// Event about the coordinator, the voters or the fence of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GroupEvent {
     /// This agent has switched to another coordinator.
     CoordinatorChanged {

@@ -1,4 +1,4 @@
-//! Rendezvous: how the members of a job find each other and agree on ranks.
+#![doc = include_str!("../README.md")]
 //!
 //! There are two entry points:
 //!
@@ -8,6 +8,8 @@
 //!
 //! A [`BackendRegistry`] contains the backends. [`StaticRendezvous`] uses fixed ranks. The backends
 //! in [`dynamic`] and [`etcd`] allow nodes to join and leave.
+
+#![warn(clippy::missing_errors_doc)]
 
 mod backend;
 mod bind;

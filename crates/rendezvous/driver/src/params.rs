@@ -56,6 +56,10 @@ pub struct RendezvousParameters {
 
 impl RendezvousParameters {
     /// Creates parameters after checking the backend name and the numbers of nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the option or parameter that is invalid.
     pub fn new(
         backend: impl Into<String>,
         endpoint: impl Into<String>,
@@ -100,6 +104,10 @@ impl RendezvousParameters {
     }
 
     /// Returns the policy for the stores that this node hosts or connects to.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the option or parameter that is invalid.
     pub fn store_policy(&self) -> Result<StorePolicy, RendezvousError> {
         Ok(StorePolicy {
             limits: self.config.store_limits()?,

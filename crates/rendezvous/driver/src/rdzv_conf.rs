@@ -54,6 +54,10 @@ impl RendezvousConfig {
     /// Parses options written as `key=value,key=value`.
     ///
     /// A blank text means no options. A trailing comma is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if an option has no name or no value.
     pub fn parse(text: &str) -> Result<Self, RendezvousError> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -98,6 +102,10 @@ impl RendezvousConfig {
     /// Returns an option as a boolean.
     ///
     /// The accepted words are `1 true t yes y` and `0 false f no n`, in any case.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the text is none of these words.
     pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>, RendezvousError> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -113,6 +121,10 @@ impl RendezvousConfig {
     }
 
     /// Returns an option as an integer.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the text is not an integer.
     pub fn get_as_int(&self, key: &str) -> Result<Option<i64>, RendezvousError> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -128,6 +140,10 @@ impl RendezvousConfig {
     /// Reads the options of a dynamic rendezvous.
     ///
     /// Unknown options are ignored, as in torchelastic; [`Self::unknown`] finds them.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the first option whose value is invalid.
     pub fn settings(&self, min_nodes: u32, max_nodes: u32) -> Result<Settings, RendezvousError> {
         let defaults = Settings::new(min_nodes, max_nodes);
         let timeout = |name: &str, least: i64, default: Duration| {
@@ -167,6 +183,10 @@ impl RendezvousConfig {
     }
 
     /// Returns the limits of the stores that this agent hosts.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if `store_max_memory` is not a size.
     pub fn store_limits(&self) -> Result<Limits, RendezvousError> {
         let (option, mut limits) = ("store_max_memory", Limits::default());
         if let Some(text) = self.get(option) {
@@ -275,6 +295,7 @@ mod tests {
             max_nodes: 3,
             join_timeout: seconds(600),
             last_call_timeout: seconds(30),
+            master_timeout: seconds(60),
             close_timeout: seconds(30),
             heartbeat_timeout: seconds(5),
             keep_alive_interval: seconds(5),
@@ -302,6 +323,7 @@ mod tests {
                 max_nodes: 3,
                 join_timeout: seconds(1),
                 last_call_timeout: seconds(2),
+                master_timeout: seconds(60),
                 close_timeout: seconds(3),
                 heartbeat_timeout: seconds(4),
                 keep_alive_interval: seconds(6),

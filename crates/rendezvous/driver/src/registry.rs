@@ -62,6 +62,10 @@ impl BackendRegistry {
     ///
     /// The same constructor can be registered twice. A different constructor under an existing name
     /// is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the name has a different constructor.
     pub fn register(
         &mut self,
         name: &str,
@@ -104,6 +108,10 @@ impl BackendRegistry {
     }
 
     /// Creates the backend that the parameters specify.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if no backend has this name, or the backend rejects the parameters.
     pub fn create(
         &self,
         parameters: &RendezvousParameters,
@@ -128,6 +136,10 @@ impl BackendRegistry {
     /// Creates a backend that records its events in the same way as torchelastic.
     ///
     /// If the backend cannot be created, the recorder receives that error too.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if no backend has this name, or the backend rejects the parameters.
     pub fn create_recorded(
         &self,
         parameters: &RendezvousParameters,

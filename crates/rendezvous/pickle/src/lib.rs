@@ -1,4 +1,4 @@
-//! Python's pickle, as far as the state of a rendezvous needs it.
+#![doc = include_str!("../README.md")]
 //!
 //! A pickle is a program for a small stack machine. Agents of PyTorch write their shared state as a
 //! pickle that contains PyTorch's own classes and classes of `datetime`. This crate runs that

@@ -1,4 +1,4 @@
-//! Dynamic rendezvous: agents agree on the nodes of a round and on their ranks.
+#![doc = include_str!("../README.md")]
 //!
 //! Agents form a new round after every change.
 //!
@@ -25,7 +25,7 @@
 //!   further nodes.
 //! * [`participant`]: the machine of an agent that shares the state with others in any store.
 //!
-//! The crate `rdzv-rendezvous` drives these machines; the API of this crate follows its releases.
+//! The crate `rdzv-rendezvous` drives these machines.
 //!
 //! Invariants, cited by the tests: *INV-R1* at most one rank assignment per round; *INV-R2* two
 //! live participants never hold the same rank in the same round; *INV-R3* a complete round has

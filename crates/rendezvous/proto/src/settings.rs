@@ -38,6 +38,11 @@ pub struct Settings {
     pub join_timeout: Duration,
     /// Time for which a round with `min_nodes` nodes waits for more (30 s).
     pub last_call_timeout: Duration,
+    /// Time in which rank 0 must send the endpoint of the workers' store (60 s).
+    ///
+    /// A native agent sends it immediately. An agent of torchrun needs a second to notice that the
+    /// round is complete, and may have to start a server.
+    pub master_timeout: Duration,
     /// Time for which an agent tries to close the run (30 s).
     pub close_timeout: Duration,
     /// Time for which an agent tries to write one heartbeat (5 s).
@@ -72,6 +77,7 @@ impl Settings {
             max_nodes,
             join_timeout: Duration::from_secs(600),
             last_call_timeout: Duration::from_secs(30),
+            master_timeout: Duration::from_secs(60),
             close_timeout: Duration::from_secs(30),
             heartbeat_timeout: Duration::from_secs(5),
             keep_alive_interval: Duration::from_secs(5),

@@ -1,4 +1,4 @@
-//! Voters: processes that elect the one process that runs the coordinator.
+#![doc = include_str!("../README.md")]
 //!
 //! ```text
 //!   operations of agents ──► Voter ──► Coordinator ──► Gate ──► events for agents, once committed

@@ -87,7 +87,9 @@ impl World {
                 self.not_joined(
                     agent,
                     match failure {
-                        NativeFailure::Unreachable { .. } => Within::StartAgain,
+                        NativeFailure::Unreachable { .. } | NativeFailure::SilentLeader { .. } => {
+                            Within::StartAgain
+                        }
                         _ => Within::JoinAgain,
                     },
                 );

@@ -14,6 +14,7 @@ use thiserror::Error;
 ///
 /// Each message is a sentence. Advice, if any, is on a second line after `help: `.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The keys did not appear in time.
     #[error(
@@ -85,8 +86,8 @@ pub enum StoreError {
     },
     /// The connection broke. The client can no longer be used.
     #[error(
-        "cannot {operation} key {}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
-        shown(.key),
+        "cannot {}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
+        subject(.operation, .key),
         .elapsed.as_millis()
     )]
     Disconnected {
@@ -106,8 +107,8 @@ pub enum StoreError {
     },
     /// The store did not answer in time, although the request requires no waiting.
     #[error(
-        "cannot {operation} key {}: the store at {peer} did not answer within {}ms",
-        shown(.key),
+        "cannot {}: the store at {peer} did not answer within {}ms",
+        subject(.operation, .key),
         .elapsed.as_millis()
     )]
     NoAnswer {
@@ -122,11 +123,11 @@ pub enum StoreError {
     },
     /// The reply exceeds the client's memory limit for one reply.
     #[error(
-        "cannot {operation} key {}: the reply of the store at {peer} is at least {size} bytes \
+        "cannot {}: the reply of the store at {peer} is at least {size} bytes \
          long, which exceeds the limit of {limit}\n\
          help: check that it is the store of this job; for longer replies, raise \
          `TcpStoreOptions::max_reply_bytes`",
-        shown(.key)
+        subject(.operation, .key)
     )]
     ReplyTooLong {
         /// Address of the peer.
@@ -216,7 +217,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The service that stores the data failed or rejected the operation.
-    #[error("cannot {operation} key {}: {what} at {endpoint} after {}ms\nhelp: {remedy}", shown(.key), .elapsed.as_millis())]
+    #[error("cannot {}: {what} at {endpoint} after {}ms\nhelp: {remedy}", subject(.operation, .key), .elapsed.as_millis())]
     Service {
         /// Operation that failed.
         operation: &'static str,
@@ -233,7 +234,7 @@ pub enum StoreError {
     },
     /// The calling thread interrupted the operation.
     /// See [`interruptible`](crate::interruptible).
-    #[error("cannot {operation} key {}: the caller interrupted the wait after {}ms", shown(.key), .elapsed.as_millis())]
+    #[error("cannot {}: the caller interrupted the wait after {}ms", subject(.operation, .key), .elapsed.as_millis())]
     Interrupted {
         /// Operation that was interrupted.
         operation: &'static str,
@@ -262,6 +263,14 @@ pub fn shown(key: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{beginning}... ({} bytes)", key.len()))
 }
 
+/// Returns an operation and its key, if it has one, for an error.
+pub fn subject(operation: &str, key: &str) -> String {
+    if key.is_empty() {
+        return operation.to_owned();
+    }
+    format!("{operation} key {}", shown(key))
+}
+
 /// Returns keys for an error: all, or the first ones and a number.
 pub fn shown_all(keys: &[String]) -> String {
     const SHOWN: usize = 32;
@@ -285,5 +294,27 @@ pub(crate) fn number_held(key: &str, held: Option<&Bytes>) -> Result<i64, StoreE
             }
         }),
         _ => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_without_a_key_names_none() {
+        let no_answer = |operation, key: &str| StoreError::NoAnswer {
+            peer: "head:29400".to_owned(),
+            operation,
+            key: key.to_owned(),
+            elapsed: Duration::from_millis(7),
+        };
+        for (operation, key, text) in [
+            ("list the keys", "", "cannot list the keys: the store"),
+            ("get", "a", "cannot get key a: the store"),
+        ] {
+            let error = no_answer(operation, key).to_string();
+            assert!(error.starts_with(text), "{error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Key/value stores for bootstrapping, wire- and file-compatible with PyTorch.
+#![doc = include_str!("../README.md")]
 //!
 //! | store | where the data lives | use case |
 //! |---|---|---|
@@ -6,6 +6,8 @@
 //! | [`FileStore`] | one file on a (shared) file system | jobs without a reachable port |
 //! | [`HashStore`] | this process | tests, single-process jobs |
 //! | [`PrefixStore`] | any of the other stores | a separate key space inside a shared store |
+
+#![warn(clippy::missing_errors_doc)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -26,7 +28,7 @@ mod resolve;
 mod store;
 mod tcp;
 
-pub use error::{StoreError, shown, shown_all};
+pub use error::{StoreError, shown, shown_all, subject};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use interrupt::interruptible;
@@ -37,7 +39,7 @@ pub use port_user::port_user;
 pub use prefix::PrefixStore;
 pub use reminding::wait_reminding;
 pub use resolve::resolve;
-pub use store::{Breaker, Store};
+pub use store::{Breaker, Store, StoreConnection};
 pub use tcp::{
     Admission, KeepAlive, PendingWait, Pinger, ServerOptions, ServerTraffic, StorePolicy, TcpStore,
     TcpStoreOptions, TcpStoreServer, TorchClients,

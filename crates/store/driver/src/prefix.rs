@@ -1,13 +1,12 @@
 //! Separate key space inside a shared store.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_store_proto::prefix::{join, strip};
 
-use crate::{Breaker, Store, StoreError};
+use crate::{Store, StoreConnection, StoreError};
 
 /// Wrapper that prepends `prefix/` to every key of another store.
 ///
@@ -138,12 +137,8 @@ impl Store for PrefixStore {
         self.inner.set_timeout(timeout);
     }
 
-    fn breaker(&self) -> Option<Breaker> {
-        self.inner.breaker()
-    }
-
-    fn address_of_this_host(&self) -> Option<IpAddr> {
-        self.inner.address_of_this_host()
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        self.inner.connection()
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {

@@ -1,6 +1,5 @@
 //! Trait that all stores implement, modelled on PyTorch's base API.
 
-use std::any::Any;
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,10 +16,17 @@ pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 ///
 /// Every method may be called from several threads at the same time. Unless stated otherwise, the
 /// semantics are those of `torch.distributed.Store`. A `timeout` of `None` uses [`Store::timeout`],
-/// and a timeout of zero checks once. A timeout that is too long for the clock has no limit. A
-/// `Box<dyn Store>` can be cast to `Box<dyn Any>`, so a caller can determine the concrete store
-/// type.
-pub trait Store: Any + Send + Sync + Debug {
+/// and a timeout of zero checks once. A timeout that is too long for the clock has no limit.
+///
+/// # Errors
+///
+/// Every method returns [`StoreError`] if the store cannot be reached or refuses the operation.
+/// Methods that wait also return it when their time limit has passed.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "the errors of all methods are above"
+)]
+pub trait Store: Send + Sync + Debug {
     /// Stores a value under a key, and wakes all callers that wait for the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
@@ -154,7 +160,21 @@ pub trait Store: Any + Send + Sync + Debug {
     /// Sets [`Store::timeout`], truncated to whole milliseconds.
     fn set_timeout(&self, timeout: Duration);
 
-    /// Returns a function that aborts the calls on this object.
+    /// Returns the connection of this handle; `None` if it has no connection.
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        None
+    }
+
+    /// Creates a second handle to the same data, with a separate connection.
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;
+}
+
+/// Connection behind a handle to a store.
+///
+/// The process groups, the rendezvous and the agents of rdzv use it if it exists. Both methods are
+/// optional.
+pub trait StoreConnection {
+    /// Returns a function that aborts the calls on this handle.
     /// The function aborts a call that is in progress in another thread, and makes all later calls
     /// fail. Other handles to the same data are not affected. Returns `None` if calls cannot be
     /// aborted.
@@ -163,13 +183,10 @@ pub trait Store: Any + Send + Sync + Debug {
     }
 
     /// Returns the address of this host for processes that share the store.
-    /// Returns `None` if the address is unknown, for example if the store has no connection.
+    /// Returns `None` if the address is unknown.
     fn address_of_this_host(&self) -> Option<IpAddr> {
         None
     }
-
-    /// Creates a second handle to the same data, with a separate connection.
-    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;
 }
 
 fn unsupported<T>(store: &(impl Debug + ?Sized), operation: &'static str) -> Result<T, StoreError> {

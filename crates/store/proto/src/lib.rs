@@ -1,4 +1,4 @@
-//! The stores: keys, values, waiters, and the c10d wire.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | content |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | [`prefix`] | the rules of key prefixes |
 //! | [`journal`] | the record format of the file store |
 //!
-//! The crate `rdzv-store` drives these machines; the API of this crate follows its releases.
+//! The crate `rdzv-store` drives these machines.
 
 pub mod client;
 pub mod journal;

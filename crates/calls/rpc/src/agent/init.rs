@@ -42,21 +42,9 @@ impl RpcAgent {
     ///
     /// A name consists of 1 to 127 letters, digits, `-`, `_` and `:`.
     ///
-    /// ```no_run
-    /// use rdzv_rpc::{Method, Methods, RpcAgent, RpcError};
-    ///
-    /// const DOUBLE: Method<u64, u64> = Method::new("double");
-    ///
-    /// # fn main() -> Result<(), RpcError> {
-    /// // Rank and store come from the environment that `rdzv run` gives its workers.
-    /// let agent = RpcAgent::builder("worker0")
-    ///     .world_size(2)
-    ///     .methods(Methods::new().with(DOUBLE, async |number: u64| Ok::<_, RpcError>(2 * number)))
-    ///     .connect()?;
-    /// assert_eq!(agent.call("worker1", DOUBLE, &21).wait()?, 42);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Without [`rank`](RpcAgentBuilder::rank) and [`store`](RpcAgentBuilder::store), both come
+    /// from the environment that `rdzv run` gives its workers. The first page of the crate has an
+    /// example.
     pub fn builder(name: impl Into<String>) -> RpcAgentBuilder {
         RpcAgentBuilder {
             name: name.into(),
@@ -144,7 +132,8 @@ impl RpcAgentBuilder {
     pub fn connect(self) -> Result<RpcAgent, RpcError> {
         let name = self.check()?;
         let options = self.options;
-        let transports = options.transport_options(self.store.as_deref())?;
+        let transports = options.transport_options()?;
+        let address = options.listening_address(self.store.as_deref());
         let token = match options.token {
             Some(token) => Some(token),
             None => {
@@ -169,7 +158,8 @@ impl RpcAgentBuilder {
         };
         let me = WorkerInfo { id: rank, name };
         let deaf = "this worker cannot listen";
-        let listener = Listener::new(transports.clone()).map_err(RpcError::internal(deaf))?;
+        let listener = Listener::new(address, transports.clone());
+        let listener = listener.map_err(RpcError::internal(deaf))?;
         let peer_address = listener.peer_address().map_err(RpcError::internal(deaf))?;
         let published = Published {
             info: me.clone(),

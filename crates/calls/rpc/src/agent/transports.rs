@@ -19,12 +19,7 @@ impl RpcOptions {
     /// Unix sockets reach every worker that shared memory reaches, and TCP reaches all workers.
     /// Transports after TCP in the list, and shared memory after Unix sockets, are therefore never
     /// used.
-    ///
-    /// `store` is the store that the application supplies, if any.
-    pub(super) fn transport_options(
-        &self,
-        store: Option<&dyn Store>,
-    ) -> Result<TransportOptions, RpcError> {
+    pub(super) fn transport_options(&self) -> Result<TransportOptions, RpcError> {
         use TransportName::{Ibv, Shm, Tcp, Unix};
         let ignored = self.ignored();
         if !ignored.is_empty() {
@@ -48,17 +43,23 @@ impl RpcOptions {
             shared: base.shared && near.first() == Some(&&Shm),
             tcp: base.tcp && names.clone().any(|name| *name == Tcp),
             read_memory: base.read_memory && reads_memory(&self.channels),
-            address: match (self.address, store) {
-                (Some(address), _) => address,
-                (None, Some(store)) => store
-                    .address_of_this_host()
-                    .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-                (None, None) => own_address(&self.init_method, &Environment::of_process()),
-            },
             tls: identity.transpose()?.map(Arc::new).or(base.tls),
-            heartbeat_limit: self.heartbeat_limit,
             ..base
         })
+    }
+
+    /// Returns the address at which this worker listens.
+    ///
+    /// `store` is the store that the application supplies, if any.
+    pub(super) fn listening_address(&self, store: Option<&dyn Store>) -> IpAddr {
+        match (self.address, store) {
+            (Some(address), _) => address,
+            (None, Some(store)) => store
+                .connection()
+                .and_then(|connection| connection.address_of_this_host())
+                .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            (None, None) => own_address(&self.init_method, &Environment::of_process()),
+        }
     }
 }
 
@@ -99,7 +100,7 @@ mod tests {
             transports: names.map(<[_]>::to_vec),
             ..RpcOptions::default()
         };
-        let transports = options.transport_options(None).unwrap();
+        let transports = options.transport_options().unwrap();
         (transports.shared, transports.unix, transports.tcp)
     }
 
@@ -120,9 +121,8 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .finish();
-        let made = tracing::subscriber::with_default(subscriber, || {
-            options.transport_options(None).unwrap()
-        });
+        let made =
+            tracing::subscriber::with_default(subscriber, || options.transport_options().unwrap());
         let text = String::from_utf8(log.0.lock().clone()).unwrap();
         (text, made)
     }
@@ -199,28 +199,26 @@ mod tests {
     #[test]
     fn with_a_store_that_is_here_a_worker_listens_on_loopback() {
         let store: &dyn Store = &rdzv_store::HashStore::new();
-        let transports = RpcOptions::default().transport_options(Some(store));
-        assert!(transports.unwrap().address.is_loopback());
+        let address = RpcOptions::default().listening_address(Some(store));
+        assert!(address.is_loopback());
         let asked = RpcOptions {
             address: Some(ELSEWHERE),
             ..RpcOptions::default()
         };
-        let transports = asked.transport_options(Some(store)).unwrap();
-        assert_eq!(transports.address, ELSEWHERE);
+        assert_eq!(asked.listening_address(Some(store)), ELSEWHERE);
     }
 
     #[test]
     fn what_the_options_say_of_transports_is_used() {
-        let mut options = RpcOptions {
-            address: Some(ELSEWHERE),
-            heartbeat_limit: std::time::Duration::from_secs(9),
-            ..RpcOptions::default()
-        };
+        let mut options = RpcOptions::default();
+        options.transport.heartbeat_limit = std::time::Duration::from_secs(9);
         options.transport.unix = false;
         options.transport.port = 7;
-        let transports = options.transport_options(None).unwrap();
-        assert_eq!(transports.address, ELSEWHERE);
-        assert_eq!(transports.heartbeat_limit, options.heartbeat_limit);
+        let transports = options.transport_options().unwrap();
+        assert_eq!(
+            transports.heartbeat_limit,
+            options.transport.heartbeat_limit
+        );
         assert_eq!(
             (transports.unix, transports.tcp, transports.port),
             (false, true, 7)
@@ -230,7 +228,7 @@ mod tests {
             key: "/nowhere/key".into(),
             authorities: "/nowhere/authorities".into(),
         });
-        let error = options.transport_options(None).unwrap_err();
+        let error = options.transport_options().unwrap_err();
         assert!(error.message.contains("/nowhere/certificate"), "{error}");
     }
 }

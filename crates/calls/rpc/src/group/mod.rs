@@ -38,6 +38,7 @@ pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Report to an agent about its group.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum GroupChange {
     /// Current view of the group.
     ///

@@ -35,7 +35,7 @@ fn the_defaults_are_those_of_the_reference() {
     // Only here: the time limit for the start is not that of a call.
     assert_eq!(options.init_deadline, Duration::from_secs(300));
     assert_eq!(options.lease, Duration::from_secs(5));
-    assert_eq!(options.heartbeat_limit, Duration::from_secs(5));
+    assert_eq!(options.transport.heartbeat_limit, Duration::from_secs(5));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn times_and_secrets_are_taken_or_refused() {
     .unwrap();
     assert_eq!(options.init_deadline, Duration::from_millis(2500));
     assert_eq!(options.lease, Duration::from_secs(1));
-    assert_eq!(options.heartbeat_limit, Duration::from_secs(30));
+    assert_eq!(options.transport.heartbeat_limit, Duration::from_secs(30));
     assert_eq!(options.message_limit, 8 << 30);
     let token = Token::new(b"a secret of words").unwrap();
     assert!(options.token.as_ref().unwrap().is_bearer(&token.bearer()));

@@ -73,6 +73,7 @@ impl Reception {
                 Ok(None) => return,
                 Err(error @ TransportError::System { .. }) => {
                     tracing::warn!(%error, "cannot accept a connection");
+                    self.has_more = listener.has_outcomes();
                     return;
                 }
                 // One peer failed; other peers may follow.
@@ -146,4 +147,36 @@ fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> 
     let server = Arc::new(Server::new(link, core, greeting));
     adopt(core, &server)?;
     Ok(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::Methods;
+    use crate::agent::tests::group;
+    use crate::transport::{TransportOptions, same_process};
+
+    #[test]
+    fn a_peer_behind_a_failed_accept_is_admitted_without_another_event() {
+        let agents = group(1, Methods::new);
+        let core = agents[0].core();
+        let options = TransportOptions::default();
+        let mut listener = Listener::new(Ipv4Addr::LOCALHOST.into(), options).unwrap();
+        let (ready, _peer) = same_process::pair().unwrap();
+        listener.push_outcome(Err(TransportError::System {
+            what: "accept a connection".to_owned(),
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        }));
+        listener.push_outcome(Ok(ready));
+        let mut reception = Reception::new(core, listener).unwrap();
+        reception.admit(core);
+        assert_eq!(reception.unauthenticated.len(), 0);
+        assert!(reception.deadline().is_some_and(|at| at <= Instant::now()));
+        reception.go_on(core);
+        assert_eq!(reception.unauthenticated.len(), 1);
+        reception.admit(core);
+        assert!(!reception.has_more);
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
@@ -82,13 +82,13 @@ impl Stage {
 }
 
 impl Listener {
-    /// Starts to listen.
+    /// Starts to listen; TCP peers connect to this address.
     ///
     /// # Errors
     ///
     /// [`TransportError::System`] if an address or a name is not available.
-    pub fn new(options: TransportOptions) -> Result<Self, TransportError> {
-        let tcp = tcp::listen(SocketAddr::new(options.address, options.port))?;
+    pub fn new(address: IpAddr, options: TransportOptions) -> Result<Self, TransportError> {
+        let tcp = tcp::listen(SocketAddr::new(address, options.port))?;
         let unix = options.unix.then(unix::listen).transpose()?;
         let broken = || TransportError::system("watch for connections");
         let watched = Poller::new().map_err(broken())?;
@@ -148,6 +148,17 @@ impl Listener {
             self.advance()?;
         }
         self.outcomes.pop_front().transpose()
+    }
+
+    /// `true` if [`accept`](Self::accept) has an outcome that is not signalled.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
+    /// Adds an outcome, which the descriptor does not signal.
+    #[cfg(test)]
+    pub(crate) fn push_outcome(&mut self, outcome: Result<Carrier, TransportError>) {
+        self.outcomes.push_back(outcome);
     }
 
     fn advance(&mut self) -> Result<(), TransportError> {

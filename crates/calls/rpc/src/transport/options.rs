@@ -1,6 +1,5 @@
 //! Options of the transports.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +24,6 @@ pub struct TransportOptions {
     pub read_memory: bool,
     /// `true` if this worker may use TCP as the last choice (default: `true`).
     pub tcp: bool,
-    /// Listening address for TCP (default: 127.0.0.1).
-    pub address: IpAddr,
     /// Listening port for TCP (default: 0, a free port).
     pub port: u16,
     /// Certificates for TLS over TCP (default: none, with plain TCP).
@@ -54,7 +51,6 @@ impl Default for TransportOptions {
             ring: rdzv_shm::pair::CAPACITY,
             read_memory: true,
             tcp: true,
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 0,
             tls: None,
             users: None,

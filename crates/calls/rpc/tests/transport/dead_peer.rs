@@ -1,5 +1,6 @@
 //! Test that a killed peer is noticed immediately, over every transport.
 
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +23,7 @@ fn a_killed_peer_is_noticed_at_once() {
             let identity = Identity::from_files(&certificate, &key, &authority.file()).unwrap();
             options.tls = Some(Arc::new(identity));
         }
-        let mut listener = Listener::new(options).unwrap();
+        let mut listener = Listener::new(Ipv4Addr::LOCALHOST.into(), options).unwrap();
         command.arg(serde_json::to_string(&listener.peer_address().unwrap()).unwrap());
         if kind == TransportKind::TlsTcp {
             command.args([certificate, key, authority.file()]);

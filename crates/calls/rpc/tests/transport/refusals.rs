@@ -1,7 +1,7 @@
 //! Tests of refused peers, and of the reasons that they receive.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
@@ -70,7 +70,8 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
 
 #[test]
 fn who_talks_nonsense_on_the_unix_socket_is_notified() {
-    let mut listener = Listener::new(TransportOptions::default()).unwrap();
+    let mut listener =
+        Listener::new(Ipv4Addr::LOCALHOST.into(), TransportOptions::default()).unwrap();
     let mut stream = unix_stream(&listener);
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let text = accept(&mut listener).unwrap_err().to_string();

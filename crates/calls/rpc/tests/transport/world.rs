@@ -1,5 +1,6 @@
 //! Two workers in one process, connected over each transport.
 
+use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ pub(crate) fn meet(
 
 /// Creates a listener, and returns it with its address.
 pub(crate) fn listening(options: TransportOptions) -> (Listener, PeerAddress) {
-    let listener = Listener::new(options).unwrap();
+    let listener = Listener::new(Ipv4Addr::LOCALHOST.into(), options).unwrap();
     let peer_address = listener.peer_address().unwrap();
     (listener, peer_address)
 }

@@ -17,7 +17,7 @@ use rdzv_agent::api::{
     ElasticAgent, RunError, RunResult, SimpleElasticAgent, StartRequest, WorkerEntrypoint,
     WorkerSpec,
 };
-use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use rdzv_store::{Store, StoreConnection, TcpStore, TcpStoreOptions};
 use serde_json::{Value, json};
 use threads::{Stop, ThreadWorkers};
 

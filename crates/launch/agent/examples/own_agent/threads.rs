@@ -11,7 +11,7 @@ use rdzv_agent::api::{
     MonitorResult, ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerGroup,
     WorkerLocation, WorkerState, WorkerSupervisor,
 };
-use rdzv_agent::{Cause, Exit};
+use rdzv_agent::outcome::{Cause, Exit};
 use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_core::time::Wall;
 use serde_json::Value;

@@ -9,11 +9,14 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::AgentLoop;
+use crate::config::RendezvousPlan;
 use crate::failure::{FailureAnalysis, hang_sentence};
+use crate::outcome::Verdict;
 use crate::rendezvous::{Answer, LeaveReason};
 use crate::requests::Request;
 use crate::supervisor::Supervisor;
-use crate::{AgentError, AgentEvent, Failure, Outcome, RendezvousPlan, Verdict};
+use crate::{AgentError, AgentEvent, Outcome};
+use rdzv_agent_proto::group::Failure;
 
 /// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;

@@ -12,11 +12,12 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::AgentLoop;
+use crate::AgentConfig;
 use crate::clock::or_forever;
+use crate::config::RendezvousPlan;
 use crate::keeper::{is_kept, kept};
 use crate::reap::signal_below;
 use crate::supervisor::Supervisor;
-use crate::{AgentConfig, RendezvousPlan};
 
 /// Default time for which workers are suspended before they are killed.
 const KILL_AFTER: Duration = Duration::from_secs(60);

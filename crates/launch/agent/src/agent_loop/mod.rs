@@ -35,6 +35,8 @@ use self::awaiting::Awaiting;
 use self::fencing::kill_after;
 use self::preemption::Preemption;
 use crate::clock::{Clock, or_forever};
+use crate::config::RendezvousPlan;
+use crate::event::TORCHELASTIC;
 use crate::failure::{FailureAnalysis, hang_sentence};
 use crate::keeper::last_death;
 use crate::rendezvous::{Answer, Joined, RendezvousHandle};
@@ -42,9 +44,8 @@ use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::worker::WorkerIdentity;
-use crate::{
-    AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan, TORCHELASTIC,
-};
+use crate::{AgentConfig, AgentError, AgentEvent, Outcome};
+use rdzv_rendezvous::NodeState;
 
 /// Agent of one node: a machine that decides, and the parts that act.
 pub(crate) struct AgentLoop<'o, S> {

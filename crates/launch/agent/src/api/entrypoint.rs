@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::SpecError;
-use crate::Entrypoint;
+use crate::config::Entrypoint;
 use crate::python::interpreter as interpreter_in;
 
 /// Program, script, module or function that each worker executes.
@@ -80,8 +80,11 @@ impl WorkerEntrypoint {
     }
 
     /// Creates an entry point that runs the function registered as `name`.
-    /// Each worker calls the function with `input`. Returns an error if `input` cannot be converted
-    /// to JSON.
+    /// Each worker calls the function with `input`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the conversion of `input` to JSON.
     pub fn function<A: Serialize>(
         name: impl Into<String>,
         input: &A,

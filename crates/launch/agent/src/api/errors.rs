@@ -10,6 +10,7 @@ use crate::topology::PlacementError;
 
 /// Error of a specification that cannot be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SpecError {
     /// Setting that cannot be used; the text names it and the reason.
     #[error("{0}")]
@@ -31,6 +32,7 @@ pub enum SpecError {
 /// Error that prevented the agent's work.
 /// Failures of workers are not errors; they are a [`RunResult`](super::RunResult).
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// A signal stopped the agent.
     #[error("signal {signal} stopped the agent, which has stopped its workers")]

@@ -15,8 +15,8 @@ use super::{
     Defaults, ElasticAgent, EventHandler, LAUNCH_ROLE, LocalElasticAgent, RunError, SpecError,
     WorkerEntrypoint, WorkerGroupFailure, WorkerSpec, WorkerSpecBuilder,
 };
+use crate::config::{LogBase, LogPlan, RendezvousPlan};
 use crate::observe::EventSink;
-use crate::{LogBase, LogPlan, RendezvousPlan};
 
 /// Port of a static endpoint without a port.
 const STATIC_PORT: u16 = 29_500;
@@ -124,6 +124,10 @@ impl LaunchConfig {
     }
 
     /// Returns the specification of this node's workers.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] names the value that is invalid.
     pub fn spec(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.builder(entrypoint)?.build()?;
         spec.event_handlers
@@ -132,6 +136,10 @@ impl LaunchConfig {
     }
 
     /// Returns a builder of the same specification, without event handlers.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] names the value that is invalid.
     pub fn builder(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpecBuilder, SpecError> {
         let alone = self.max_nodes == 1 && self.rdzv_endpoint.is_empty();
         let run_id = match &*self.run_id {
@@ -231,6 +239,7 @@ fn random_run_id(alone: bool) -> String {
 
 /// Reason why a launch has no values.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum LaunchError {
     /// Workers failed.
     #[error(transparent)]
@@ -252,6 +261,10 @@ impl From<SpecError> for LaunchError {
 ///
 /// Commands return nothing, so the map is empty for them. The restrictions on the process of a
 /// [`LocalElasticAgent`] apply here too.
+///
+/// # Errors
+///
+/// [`LaunchError`] if the configuration is invalid, workers fail, or the agent cannot continue.
 pub fn launch(
     config: &LaunchConfig,
     entrypoint: WorkerEntrypoint,

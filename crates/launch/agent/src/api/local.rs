@@ -12,8 +12,9 @@ use super::{
     ElasticAgent, ProcessFailure, RunError, RunResult, StopHandle, WorkerEntrypoint, WorkerGroup,
     WorkerLocation, WorkerSpec,
 };
+use crate::Outcome;
 use crate::run::run_processes;
-use crate::{Failure, Outcome};
+use rdzv_agent_proto::group::Failure;
 
 /// Lock of the one agent that runs in this process.
 static RUNNING: Mutex<()> = Mutex::new(());
@@ -26,7 +27,7 @@ static RUNNING: Mutex<()> = Mutex::new(());
 /// run at a time.
 ///
 /// If this process is killed, its workers die with it, but processes that the workers started may
-/// survive. To kill those too, run the program under a keeper ([`keep`](crate::keep)).
+/// survive. To kill those too, run the program under a keeper ([`keep`](crate::launcher::keep)).
 #[derive(Debug)]
 pub struct LocalElasticAgent {
     spec: Arc<WorkerSpec>,

@@ -53,8 +53,11 @@ pub use supervisor::WorkerSupervisor;
 pub use worker::Worker;
 pub use worker_group::{StoreInfo, WorkerGroup};
 
+pub use crate::error::SupervisorError;
+pub use crate::rendezvous::RoundStore;
 pub use crate::requests::StopHandle;
-pub use crate::{RoundStore, StartRequest, SupervisorError, WorkerLocation};
+pub use crate::worker::WorkerLocation;
+pub use rdzv_agent_proto::group::StartRequest;
 
 /// State of a worker group, with torchelastic's names and numbers.
 pub use rdzv_agent_proto::group::GroupState as WorkerState;

@@ -21,7 +21,8 @@ use super::{
 use crate::clock::Clock;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{AgentError, AgentEvent, ErrorFile};
+use crate::{AgentError, AgentEvent};
+use rdzv_agent_proto::group::ErrorFile;
 
 /// One worker of the current attempt.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::{WorkerLocation, WorkerState};
-use crate::{Cause, Exit, Failure, Finality};
+use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 
 /// Result of a run, or of a poll by a supervisor: a state and its details.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +74,10 @@ impl RunResult {
 
     /// Returns the value of one worker.
     /// `None` if it returned nothing; an error if the value is not a `T`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the conversion of the value from JSON.
     pub fn return_value<T: DeserializeOwned>(
         &self,
         rank: Rank,
@@ -98,6 +102,10 @@ impl RunResult {
     }
 
     /// Returns the values, or the failures as an error that names the entry point.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerGroupFailure`] if the workers failed.
     pub fn into_values(self, name: &str) -> Result<BTreeMap<Rank, Value>, WorkerGroupFailure> {
         if self.is_failed() {
             Err(WorkerGroupFailure::new(name, self))
@@ -110,6 +118,7 @@ impl RunResult {
 /// Failure of one worker, named as in torchelastic.
 /// The worker may not be a process.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ProcessFailure {
     /// Global rank of the worker.
     pub rank: Rank,
@@ -189,6 +198,7 @@ impl fmt::Display for ProcessFailure {
 /// Its text gives the reason for the missing restart, then the first failure.
 #[derive(Debug, Clone, Error)]
 #[error("{name} failed: {}", self.summary())]
+#[non_exhaustive]
 pub struct WorkerGroupFailure {
     /// Name of the entry point.
     pub name: String,

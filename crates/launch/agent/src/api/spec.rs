@@ -11,12 +11,14 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::BackendRegistry;
 
 use super::{Defaults, SpecError, WorkerEntrypoint};
+use crate::AgentConfig;
+use crate::config::{LogBase, LogPlan, MasterPort, RendezvousPlan};
+use crate::hang::HangPlan;
 use crate::observe::{
     AgentMetrics, EventRegistry, EventSink, InfoLines, MetricsRegistry, RunFacts,
 };
 use crate::processes::signal_name;
 use crate::topology::Hardware;
-use crate::{AgentConfig, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
 
 /// Handler that receives every event of a run, on the thread of the agent.
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
@@ -337,6 +339,10 @@ impl WorkerSpecBuilder {
     }
 
     /// Checks the specification and returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] names the value that is invalid.
     pub fn build(self) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.spec;
         let refused = |why: &str| Err(SpecError::Setting(why.to_owned()));

@@ -19,6 +19,10 @@ pub trait WorkerSupervisor {
     ///
     /// If this method fails, some workers may have started. The agent then calls
     /// [`WorkerSupervisor::stop_workers`].
+    ///
+    /// # Errors
+    ///
+    /// [`SupervisorError`] ends the run with its text.
     fn start_workers(
         &mut self,
         group: &WorkerGroup,
@@ -37,6 +41,10 @@ pub trait WorkerSupervisor {
     /// The method may wait for a change for at most `within`. If an implementation returns
     /// immediately, the agent polls without a pause. The agent handles rendezvous and signals
     /// between the calls.
+    ///
+    /// # Errors
+    ///
+    /// [`SupervisorError`] ends the run with its text.
     fn monitor_workers(
         &mut self,
         group: &WorkerGroup,
@@ -46,6 +54,10 @@ pub trait WorkerSupervisor {
     /// Ends all running workers: sends `signal`, then SIGKILL after a timeout.
     /// The last argument is this shutdown timeout. No worker may be left when the method returns.
     /// Workers that have already exited, or never existed, are not an error.
+    ///
+    /// # Errors
+    ///
+    /// [`SupervisorError`] ends the run with its text.
     fn stop_workers(
         &mut self,
         group: &WorkerGroup,

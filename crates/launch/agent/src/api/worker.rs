@@ -2,7 +2,7 @@
 
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 
-use crate::{WorkerIdentity, WorkerLocation};
+use crate::worker::{WorkerIdentity, WorkerLocation};
 
 /// One worker of a group.
 /// A field is `None` before the first rendezvous, or before the start of the worker. torchelastic

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdzv_core::rank::{GroupRank, LocalRank};
 
 use super::{Worker, WorkerLocation, WorkerSpec, WorkerState};
-use crate::{AgentEvent, RoundStore, WorkerIdentity};
+use crate::AgentEvent;
+use crate::rendezvous::RoundStore;
+use crate::worker::WorkerIdentity;
 
 /// Workers of one agent at one moment.
 #[derive(Debug, Clone)]

@@ -8,7 +8,8 @@ use rdzv_core::time::Wall;
 
 use super::lost_node::LostNode;
 use super::{FailureAnalysis, PeerFailure, root_cause};
-use crate::{AgentError, Outcome, Verdict, host};
+use crate::outcome::Verdict;
+use crate::{AgentError, Outcome, host};
 
 impl PeerFailure {
     /// Returns `true` if this failure came before the first failure of this node.

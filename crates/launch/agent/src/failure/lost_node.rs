@@ -39,7 +39,10 @@ impl LostNode {
             _ => "the rendezvous".to_owned(),
         };
         Self {
-            what: format!("the rendezvous host, or the connection to it, was lost: {error}"),
+            what: format!(
+                "the rendezvous host, or the connection to it, was lost: {}",
+                error.sentence()
+            ),
             node,
             at,
         }
@@ -62,6 +65,22 @@ impl LostNode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loss_of_the_host_has_no_advice_inside_its_sentence() {
+        let error = RendezvousError::Unreachable {
+            what: "no answer".to_owned(),
+            endpoint: "head:29400".to_owned(),
+            elapsed: None,
+            remedy: "wait longer",
+        };
+        let lost = LostNode::host(&error, Wall::default()).failure();
+        assert_eq!(
+            lost.cause.to_string(),
+            "node lost: the rendezvous host, or the connection to it, was lost: no answer at \
+             head:29400"
+        );
+    }
 
     #[test]
     fn only_losses_are_losses() {

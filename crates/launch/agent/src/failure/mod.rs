@@ -25,9 +25,10 @@ use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
 
+use crate::outcome::Verdict;
 use crate::supervisor::Supervisor;
 use crate::worker::WorkerIdentity;
-use crate::{AgentConfig, AgentError, Outcome, Verdict, host};
+use crate::{AgentConfig, AgentError, Outcome, host};
 use lost_node::LostNode;
 
 /// Signal number of SIGKILL, which is the same on all architectures.

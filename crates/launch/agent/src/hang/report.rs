@@ -7,11 +7,12 @@ use rdzv_agent_proto::hang::stacks::WorkerStack;
 use serde_json::{Value, json};
 
 use super::HangAction;
-use crate::Cause;
 use crate::worker::WorkerIdentity;
+use rdzv_agent_proto::group::Cause;
 
 /// Action of the watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WatchdogAction {
     /// The watchdog started.
     Started,

@@ -17,9 +17,10 @@ use tokio::time::sleep_until;
 
 use super::look;
 use super::pipes::{Pipes, Source};
+use crate::AgentError;
 use crate::clock::{Clock, or_forever};
 use crate::error::system;
-use crate::{AgentError, HangPlan};
+use crate::hang::HangPlan;
 
 /// Limit on the complaints about unreadable lines per attempt.
 const MOST_COMPLAINTS: u32 = 20;

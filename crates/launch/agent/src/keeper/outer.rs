@@ -47,6 +47,10 @@ pub struct AgentEnd {
 /// `RDZV_CALLER` may name a process. That process must be the parent of this one, and the run does
 /// not outlive it.
 ///
+/// # Errors
+///
+/// [`AgentError`] if the guard or the agent cannot be started, or the caller is not the parent.
+///
 /// [`is_kept`]: super::is_kept
 pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     end_with_caller().map_err(system("exit with the caller of the launcher"))?;

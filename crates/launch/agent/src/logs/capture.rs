@@ -50,7 +50,7 @@ use super::line_assembler::{LONGEST_LINE, Piece};
 use super::log_reader::{HOLD, LONG_LINE};
 use super::pty::{self, Ends};
 use super::streams::WorkerStreams;
-use crate::LogPlan;
+use crate::config::LogPlan;
 
 /// Number of bytes that are retained from the end of a worker's stderr.
 const RETAINED: usize = 16 << 10;

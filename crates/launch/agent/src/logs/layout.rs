@@ -19,8 +19,9 @@ use tracing::debug;
 
 use super::console::Target;
 use super::filter::FilteredLog;
+use crate::AgentError;
+use crate::config::LogBase;
 use crate::private_directory::unique;
-use crate::{AgentError, LogBase};
 
 #[derive(Debug)]
 pub(super) struct RunDirectory {

@@ -16,7 +16,8 @@ use super::log_reader::LogReader;
 use super::output::{Labels, LogStream};
 use super::retained::{RETAINED, RetainedFile};
 use super::tail::{Command, Tail};
-use crate::{AgentConfig, AgentError, LogBase, LogPlan, StreamSelection};
+use crate::config::{LogBase, LogPlan, StreamSelection};
+use crate::{AgentConfig, AgentError};
 
 /// Output streams of one worker: log files, or pipes that the agent reads.
 #[derive(Debug, Default)]

@@ -6,7 +6,8 @@ use rdzv_agent_proto::group::GroupState;
 use tracing::info;
 
 use super::sink::{EventSink, RunFacts};
-use crate::{AgentEvent, WorkerIdentity};
+use crate::AgentEvent;
+use crate::worker::WorkerIdentity;
 
 /// Sink that logs the start, the ranks, the stop and the end of the group.
 /// The agent itself logs failures and restarts.

@@ -14,7 +14,10 @@ use rdzv_agent_proto::group::rfc3339;
 use serde_json::{Map, Value, json};
 
 use super::sink::RunFacts;
-use crate::{AgentEvent, Exit, GroupEvent, WorkerIdentity};
+use crate::AgentEvent;
+use crate::worker::WorkerIdentity;
+use rdzv_agent_proto::group::Exit;
+use rdzv_rendezvous::GroupEvent;
 
 /// Returns the JSON of one event, without a newline.
 pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
@@ -245,10 +248,10 @@ fn group(message: &str, event: &GroupEvent) -> Value {
             "message": message, "run": run, "round": round, "nodes": nodes,
             "seconds": took.as_secs_f64(),
         }),
-        GroupEvent::Fence { .. } | GroupEvent::Fenced => json!({ "message": message }),
         GroupEvent::Unfenced { stood, killed } => json!({
             "message": message, "seconds": stood.as_secs_f64(), "killed": killed,
         }),
+        _ => json!({ "message": message }),
     }
 }
 

@@ -12,8 +12,10 @@ use serde::Serialize;
 use rdzv_agent_proto::group::rfc3339;
 
 use super::sink::{EventSink, RunFacts};
+use crate::AgentEvent;
 use crate::host::HostName;
-use crate::{AgentEvent, Verdict, WorkerIdentity};
+use crate::outcome::Verdict;
+use crate::worker::WorkerIdentity;
 
 /// Worker group of this node, and the verdict once the run has ended.
 #[derive(Debug, Clone, Serialize)]

@@ -11,11 +11,13 @@ use rdzv_store::HashStore;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::AgentEvent;
+use crate::hang::{WatchdogAction, WatchdogTimer};
 use crate::host::HostName;
-use crate::{
-    AgentEvent, Exit, GroupEvent, RoundStore, WatchdogAction, WatchdogTimer, WorkerFiles,
-    WorkerIdentity,
-};
+use crate::rendezvous::RoundStore;
+use crate::worker::{WorkerFiles, WorkerIdentity};
+use rdzv_agent_proto::group::Exit;
+use rdzv_rendezvous::GroupEvent;
 
 pub(super) fn facts() -> RunFacts {
     RunFacts {

@@ -12,8 +12,11 @@ use rdzv_core::time::Wall;
 use serde::Serialize;
 
 use super::sink::{EventSink, RunFacts};
+use crate::AgentEvent;
+use crate::hang::WatchdogTimer;
 use crate::host::HostName;
-use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
+use crate::worker::WorkerIdentity;
+use rdzv_agent_proto::group::Exit;
 
 /// Sink that writes the milestones on stderr, one JSON object per line.
 #[derive(Debug)]
@@ -320,8 +323,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::NodeState;
     use crate::observe::tests::facts;
+    use rdzv_rendezvous::NodeState;
 
     #[test]
     fn rendezvous_events_have_torchelastics_keys() {

@@ -22,6 +22,7 @@ use tracing::{error, warn};
 use crate::clock::Clock;
 use crate::control_group::ControlGroup;
 use crate::error::system;
+use crate::event::TORCHELASTIC;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
 use crate::keeper::launcher;
@@ -32,7 +33,7 @@ use crate::signals::is_handled;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn};
+use crate::{AgentConfig, AgentError, AgentEvent, error_file, spawn};
 
 /// Maximum number of a failed worker's last stderr lines that are kept.
 const MOST_LINES: usize = 200;

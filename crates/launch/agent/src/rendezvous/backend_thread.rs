@@ -53,7 +53,7 @@ enum Command {
 
 /// Agent's handle of the thread.
 pub(super) struct BackendHandle {
-    /// Input of the thread until the first join starts it.
+    /// State that the thread takes over at the first join; `None` afterwards.
     idle: Option<Rendezvous>,
     commands: Option<Sender<Command>>,
     interruption: Arc<Interruption>,

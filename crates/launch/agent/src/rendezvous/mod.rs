@@ -37,9 +37,10 @@ use rdzv_store::{HashStore, Pinger};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::config::{MasterPort, NodeCheckPlan, RendezvousPlan};
 use crate::error::system;
 use crate::health::{Liveness, Watched};
-use crate::{AgentConfig, AgentError, MasterPort, NodeCheckPlan, RendezvousPlan, host, node_check};
+use crate::{AgentConfig, AgentError, host, node_check};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 pub use rank_exchange::by_store as exchange_ranks;
 pub use round_store::RoundStore;

@@ -109,7 +109,7 @@ impl RoundStore {
 }
 
 fn break_off(store: &dyn Store) {
-    if let Some(end) = store.breaker() {
+    if let Some(end) = store.connection().and_then(|it| it.breaker()) {
         end();
     }
 }

@@ -10,8 +10,9 @@ use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_store::{Pinger, ServerOptions, StorePolicy, TcpStoreServer};
 
+use crate::AgentError;
+use crate::config::{MasterPort, RendezvousOptions};
 use crate::error::system;
-use crate::{AgentError, MasterPort, RendezvousOptions};
 
 /// Address of a node that no other node needs to reach.
 const LOOPBACK: &str = "127.0.0.1";

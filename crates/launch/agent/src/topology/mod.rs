@@ -33,6 +33,7 @@ pub struct Hardware {
 
 /// Reason why workers cannot be bound to processors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PlacementError {
     /// The machine does not have the hardware that the workers need.
     #[error(transparent)]

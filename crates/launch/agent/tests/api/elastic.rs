@@ -5,10 +5,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
 
+use rdzv_agent::AgentEvent;
 use rdzv_agent::api::{
     ElasticAgent, LocalElasticAgent, RunError, RunResult, StopHandle, WorkerSpecBuilder,
 };
-use rdzv_agent::{AgentEvent, Exit, RendezvousPlan};
+use rdzv_agent::config::RendezvousPlan;
+use rdzv_agent::outcome::Exit;
 use rdzv_agent_proto::group::Failure;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, Rank};

@@ -1,10 +1,10 @@
 //! Tests whose workers are functions of this test program.
 
-use rdzv_agent::Cause;
 use rdzv_agent::api::{
     ElasticAgent, LaunchConfig, LaunchError, LocalElasticAgent, WorkerEntrypoint, WorkerFunctions,
     launch,
 };
+use rdzv_agent::outcome::Cause;
 use rdzv_core::rank::Rank;
 use serde::Serialize;
 use serde_json::json;

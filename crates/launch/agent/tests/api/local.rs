@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_agent::AgentEvent;
 use rdzv_agent::api::{
     ElasticAgent, LocalElasticAgent, RunError, WorkerEntrypoint, WorkerGroupFailure,
     WorkerLocation, WorkerState,
 };
-use rdzv_agent::{
-    AgentEvent, Exit, HangAction, HangPlan, LogBase, LogPlan, MasterPort, RankSelection,
-    StreamSelection,
+use rdzv_agent::config::{
+    HangAction, HangPlan, LogBase, LogPlan, MasterPort, RankSelection, StreamSelection,
 };
+use rdzv_agent::outcome::Exit;
 use rdzv_core::rank::Rank;
 
 use crate::{in_turn, lines, noted, quiet, shell};

@@ -15,8 +15,9 @@ mod threads_alone;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rdzv_agent::AgentEvent;
 use rdzv_agent::api::{WorkerEntrypoint, WorkerSpec, WorkerSpecBuilder};
-use rdzv_agent::{AgentEvent, LogBase, LogPlan, RankSelection, StreamSelection};
+use rdzv_agent::config::{LogBase, LogPlan, RankSelection, StreamSelection};
 use tempfile::TempDir;
 
 /// Locks out other tests, and returns the guard and the directory of a test.

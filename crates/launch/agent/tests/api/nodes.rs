@@ -5,12 +5,14 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rdzv_agent::AgentEvent;
 use rdzv_agent::api::{
     ElasticAgent, LocalElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent,
     StartRequest, SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerLocation, WorkerSpec,
     WorkerSupervisor,
 };
-use rdzv_agent::{AgentEvent, MasterPort, NodeState, RendezvousPlan};
+use rdzv_agent::config::{MasterPort, RendezvousPlan};
+use rdzv_agent::event::NodeState;
 use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_rendezvous::RendezvousParameters;
 use rdzv_store::StoreError;

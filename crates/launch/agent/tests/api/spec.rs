@@ -8,7 +8,7 @@ use rdzv_agent::api::{
     Defaults, ElasticAgent, LaunchConfig, LocalElasticAgent, WorkerEntrypoint, WorkerSpec,
     WorkerSpecBuilder, WorkerState,
 };
-use rdzv_agent::{MasterPort, RendezvousPlan};
+use rdzv_agent::config::{MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{RendezvousConfig, RendezvousParameters};

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rdzv_agent::AgentEvent;
 use rdzv_agent::api::{
     ElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent, StartRequest,
     SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerLocation, WorkerSpec, WorkerSpecBuilder,
     WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::observe::{MetricPoint, MetricsRegistry, MetricsSink};
-use rdzv_agent::{AgentEvent, Finality};
+use rdzv_agent::outcome::Finality;
 use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 

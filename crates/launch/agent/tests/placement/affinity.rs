@@ -1,7 +1,8 @@
 //! Tests of workers that are bound on this machine.
 
-use rdzv_agent::topology::Hardware;
-use rdzv_agent::{AgentConfig, Entrypoint, LogBase, LogPlan, Outcome, run};
+use rdzv_agent::config::{Entrypoint, LogBase, LogPlan};
+use rdzv_agent::launcher::topology::Hardware;
+use rdzv_agent::{AgentConfig, Outcome, run};
 use rdzv_agent_proto::topology::CpuList;
 
 /// Runs workers on these processors; returns the outcome and their output.

@@ -1,6 +1,6 @@
 //! Tests that bind workers to the processors near their devices.
 
-use rdzv_agent::topology::Hardware;
+use rdzv_agent::launcher::topology::Hardware;
 use rdzv_agent_proto::topology::{BindingMode, VisibleLists};
 
 use crate::machine::Machine;

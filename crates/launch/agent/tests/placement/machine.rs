@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::Range;
 
-use rdzv_agent::topology::Hardware;
+use rdzv_agent::launcher::topology::Hardware;
 use rdzv_agent_proto::topology::CpuList;
 use tempfile::TempDir;
 

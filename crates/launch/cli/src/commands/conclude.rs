@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
 use jiff::tz::TimeZone;
+use rdzv_agent::config::LogPlan;
+use rdzv_agent::launcher::AgentEnd;
 use rdzv_agent::observe::NodeReport;
-use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
+use rdzv_agent::{AgentError, Outcome};
 use rdzv_console::LineRole;
 use rdzv_console::failure::{self, Failed};
 use rdzv_console::line::headed;
@@ -194,7 +196,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     report.write(|| Document::of_run(&ended.report, &ended.title, outcome, code));
     match error_file(environment) {
         Some(path) => {
-            if let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome) {
+            if let Err(error) = rdzv_agent::launcher::write_launcher_error_file(&path, outcome) {
                 not_written(&path, &error);
             }
         }
@@ -219,7 +221,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     } = outcome
     {
         finish_lines(Some(FINAL_FLUSH));
-        rdzv_agent::end_like(ExitStatus::from_raw(*signal))
+        rdzv_agent::launcher::end_like(ExitStatus::from_raw(*signal))
     }
     // After a signal, or without the keeper, the process must end even if nothing reads its output.
     let keeper_lost = matches!(outcome, Outcome::Error(AgentError::KeeperLost));
@@ -321,7 +323,7 @@ fn report_as_torchrun(ended: &Ended, report: &Report) {
             complain(&format!(
                 "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
                  signal: {signal}",
-                rdzv_agent::launcher_pid()
+                rdzv_agent::launcher::launcher_pid()
             ));
         }
         Outcome::Preempted {
@@ -372,7 +374,7 @@ pub(super) fn refuse(
 /// Writes an error of the launcher to its error file, if it has one.
 fn write_error_file(environment: &Environment, message: &str) {
     if let Some(path) = error_file(environment)
-        && let Err(error) = rdzv_agent::write_refusal_to_error_file(&path, message)
+        && let Err(error) = rdzv_agent::launcher::write_refusal_to_error_file(&path, message)
     {
         not_written(&path, &error);
     }

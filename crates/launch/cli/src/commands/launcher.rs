@@ -8,7 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use rdzv_agent::{AgentEvent, LiveView, OutputRelay};
+use rdzv_agent::AgentEvent;
+use rdzv_agent::launcher::{LiveView, OutputRelay};
 use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
 use tracing::{info, warn};
@@ -42,12 +43,12 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     };
     let mut agent = Command::new(program);
     agent.arg0(called).args(std::env::args_os().skip(1));
-    match rdzv_agent::keep(agent) {
+    match rdzv_agent::launcher::keep(agent) {
         Ok(end) => {
             // This call may read the token, so the copy is removed after it.
             conclude_lost_agent(called, &end);
             trust::remove_copy();
-            rdzv_agent::end_like(end.status)
+            rdzv_agent::launcher::end_like(end.status)
         }
         Err(error) => {
             trust::remove_copy();
@@ -71,7 +72,7 @@ fn face_of(called: &OsStr) -> Face {
 /// Parses the line, runs the launch and reports the end.
 pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> ExitCode {
     // This call comes before any second thread or process exists.
-    let _ = rdzv_agent::kept();
+    let _ = rdzv_agent::launcher::kept();
     let relay = OutputRelay::start();
     start_lines();
     let environment = Environment(std::env::vars_os().collect());
@@ -181,21 +182,22 @@ fn run(
         interpreter.map(|(path, origin)| (path.to_string_lossy().into_owned(), origin));
     let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
     let (signals, mut signalled) = (plan.stop.signals.clone(), false);
-    plan.placement.open_files = rdzv_agent::host::raise_open_files_limit();
+    plan.placement.open_files = rdzv_agent::launcher::host::raise_open_files_limit();
     let mut sinks = event_sinks::open(&mut plan, &observers, view.as_ref(), events_shown)?;
     let mut story = Story::new(plan.stop.shutdown_timeout);
-    let outcome = rdzv_agent::run_in_view(plan, view.as_ref(), &mut |event: &AgentEvent| {
-        let form = Form::of_stderr();
-        let lines = story.record(event, form.width);
-        if face == Face::Rdzv {
-            say(&lines, form);
-        }
-        signalled |= matches!(
-            event,
-            AgentEvent::SignalReceived { .. } | AgentEvent::Preempted { .. }
-        );
-        sinks.record(event);
-    });
+    let outcome =
+        rdzv_agent::launcher::run_in_view(plan, view.as_ref(), &mut |event: &AgentEvent| {
+            let form = Form::of_stderr();
+            let lines = story.record(event, form.width);
+            if face == Face::Rdzv {
+                say(&lines, form);
+            }
+            signalled |= matches!(
+                event,
+                AgentEvent::SignalReceived { .. } | AgentEvent::Preempted { .. }
+            );
+            sinks.record(event);
+        });
     if let Some(view) = view {
         view.end();
     }

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_agent::RendezvousPlan;
+use rdzv_agent::config::RendezvousPlan;
 use rdzv_rendezvous::dynamic::C10dRendezvous;
 use tracing::warn;
 

@@ -9,8 +9,8 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rdzv_agent::Service;
 use rdzv_agent::health::Liveness;
+use rdzv_agent::launcher::Service;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_rendezvous::dynamic::StoreVoter;
 use rdzv_rendezvous::dynamic::native::{self, NoteFile, Origin};
@@ -100,8 +100,8 @@ pub(crate) struct StoreArgs {
     ///
     /// The pages are those of `rdzv run`: `/` is 200 while the store makes progress, and 503
     /// otherwise. `/metrics` is for Prometheus. `/status` shows the coordinator's group of voters
-    /// as JSON. A port without a host is served on 127.0.0.1. Port 0 selects a free port, which
-    /// LOGLEVEL=INFO logs.
+    /// as JSON. A port without a host is served on 127.0.0.1. Port 0 selects a free port; with
+    /// LOGLEVEL=INFO, the store logs it.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     let code = match serve(arguments, trust) {
         Ok(None) => Exit::Success,
         // The process that served has reported everything.
-        Ok(Some(ended)) => rdzv_agent::end_like(ended),
+        Ok(Some(ended)) => rdzv_agent::launcher::end_like(ended),
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
             if error.is::<Misuse>() {
@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
 ///
 /// Returns the exit status of the serving process to its keeper, and `None` to that process.
 fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatus>> {
-    rdzv_agent::host::raise_open_files_limit();
+    rdzv_agent::launcher::host::raise_open_files_limit();
     // Signals are blocked before the address is known, so that none can arrive too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ends.thread_block().context("cannot handle signals")?;
@@ -210,7 +210,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             ));
         };
         if arguments.restarts > 0 {
-            match rdzv_agent::keep_service(arguments.restarts)? {
+            match rdzv_agent::launcher::keep_service(arguments.restarts)? {
                 Service::Serves(why) => restart = why,
                 Service::Ended(ended) => return Ok(Some(ended)),
             }
@@ -227,7 +227,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
         options.listeners = listeners.map_err(failed)?;
         let mut note = NoteFile::new(timeout).context("cannot allocate memory for the record")?;
-        match rdzv_agent::keep_service(arguments.restarts)? {
+        match rdzv_agent::launcher::keep_service(arguments.restarts)? {
             Service::Serves(why) => restart = why,
             Service::Ended(ended) => return Ok(Some(ended)),
         }

@@ -109,7 +109,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         OwnCommand::Token(arguments) => trust::make_token(&arguments),
         OwnCommand::Verdict(arguments) => verdict::run(&arguments),
         OwnCommand::Check(arguments) => check::run(&arguments),
-        OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
+        OwnCommand::Demo(arguments) if rdzv_agent::launcher::is_kept() => demo::run(&arguments),
         OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),
         OwnCommand::Help { json: true, .. } => show(&args::json(args::command(Launcher::Run))),

@@ -10,9 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rdzv_agent::{
-    AgentConfig, AgentEvent, Entrypoint, LogBase, LogPlan, Outcome, RankSelection, StreamSelection,
-};
+use rdzv_agent::config::{Entrypoint, LogBase, LogPlan, RankSelection, StreamSelection};
+use rdzv_agent::{AgentConfig, AgentEvent, Outcome};
 use rdzv_console::line::headed;
 use rdzv_console::{Line, LineRole};
 use rdzv_core::ident::RunId;

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdzv_agent::{AgentEvent, Exit, Outcome};
+use rdzv_agent::outcome::Exit;
+use rdzv_agent::{AgentEvent, Outcome};
 use rdzv_console::{LineRole, chart};
 use rdzv_core::signal;
 use rustix::process::Signal;

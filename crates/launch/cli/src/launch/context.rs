@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rdzv_agent::topology::{Hardware, PlacementError};
+use rdzv_agent::launcher::topology::{Hardware, PlacementError};
 use rdzv_agent_proto::topology::{
     Accelerators, Binding, BindingMode, CpuLimit, CpuList, VisibleLists,
 };
@@ -100,7 +100,7 @@ impl<'c> Context<'c> {
 
     /// Returns the directory for temporary files, as Python chooses it.
     pub(super) fn temporary_directory(&self) -> PathBuf {
-        rdzv_agent::host::temporary_directory(
+        rdzv_agent::launcher::host::temporary_directory(
             |name| {
                 self.environment
                     .filled(name)
@@ -216,7 +216,7 @@ impl Machine for ThisHost {
     }
 
     fn takes_files(&self, path: &Path) -> bool {
-        rdzv_agent::host::takes_files(path)
+        rdzv_agent::launcher::host::takes_files(path)
     }
 
     fn is_program(&self, path: &Path) -> bool {

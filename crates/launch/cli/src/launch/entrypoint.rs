@@ -11,8 +11,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use rdzv_agent::Entrypoint;
-use rdzv_agent::python::{self, Interpreter};
+use rdzv_agent::config::Entrypoint;
+use rdzv_agent::launcher::python::{self, Interpreter};
 use rdzv_rendezvous::Program;
 
 use super::context::Context;

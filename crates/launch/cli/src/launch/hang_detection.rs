@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::{Entrypoint, HangAction, HangPlan, HeartbeatPlan};
+use rdzv_agent::config::{Entrypoint, HangAction, HangPlan, HeartbeatPlan};
 use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 use rdzv_core::env;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::NodeCheckPlan;
+use rdzv_agent::config::NodeCheckPlan;
 
 use crate::exit::Refusal;
 use crate::explanation::Draft;

@@ -1,6 +1,6 @@
 //! The processors and devices of each worker.
 
-use rdzv_agent::PlacementOptions;
+use rdzv_agent::config::PlacementOptions;
 use rdzv_agent_proto::group::environment::device_of;
 use rdzv_agent_proto::topology::{Binding, BindingMode};
 use rdzv_core::rank::LocalRank;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::PreemptionPlan;
+use rdzv_agent::config::PreemptionPlan;
 use rdzv_core::{env, signal};
 use rustix::process::Signal;
 

@@ -1,6 +1,6 @@
 //! The rendezvous of the agent: choice, credentials, and the workers' store.
 
-use rdzv_agent::{RendezvousOptions, RendezvousPlan};
+use rdzv_agent::config::{RendezvousOptions, RendezvousPlan};
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::{BackendRegistry, RendezvousConfig};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::RendezvousPlan;
+use rdzv_agent::config::RendezvousPlan;
 use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
@@ -46,8 +46,8 @@ pub(crate) struct RendezvousArgs {
     /// c10d, unless a store (such as `rdzv store`) already runs there. With three nodes or more,
     /// agents become voters automatically: c10d continues if any one machine is lost, or any two of
     /// five. With a list of three or five endpoints, such as `a:29400,b,c`, the agents there are
-    /// the voters. RDZV_CONTACT_POINTS lists addresses of voters, separated by commas. A new node
-    /// also contacts these voters, in case the machine of the only endpoint is down.
+    /// the voters. RDZV_CONTACT_POINTS lists endpoints of voters, separated by commas. A new node
+    /// also tries these voters, so that it can join while the machine of its endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -78,7 +78,8 @@ pub(crate) struct RendezvousArgs {
     ///   is_host                   `true` if this node hosts the endpoint; by default,
     ///                             its addresses decide
     ///   store_type=tcp            `tcp` or `file`
-    ///   read_timeout=60           limit for connecting to the store, and for its answers
+    ///   read_timeout=60           limit for connecting to the store, for its answers, and for
+    ///                             the endpoint of the workers, which rank 0 sends
     ///   coordinator_timeout=60    wait for a coordinator that is lost
     ///   voters                    maximum voters: 1, 3 or 5; by default, as many as the
     ///                             endpoint lists, or up to 5 agents

@@ -2,7 +2,8 @@
 //!
 //! It shows the endpoint, the coordinator, and the store of the workers.
 
-use rdzv_agent::{AgentConfig, MasterPort, RendezvousPlan};
+use rdzv_agent::AgentConfig;
+use rdzv_agent::config::{MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use rdzv_rendezvous::RendezvousParameters;

@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 
-use rdzv_agent::python::Interpreter;
-use rdzv_agent::{AgentConfig, GroupIdentity, LogBase, RendezvousPlan};
+use rdzv_agent::AgentConfig;
+use rdzv_agent::config::{GroupIdentity, LogBase, RendezvousPlan};
+use rdzv_agent::launcher::python::Interpreter;
 use rdzv_agent_proto::topology::Binding;
 
 use super::context::{Context, Environment, Machine, Note};

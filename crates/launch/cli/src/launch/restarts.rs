@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::{AgentConfig, RendezvousOptions, RendezvousPlan, RestartOptions, StopOptions};
+use rdzv_agent::AgentConfig;
+use rdzv_agent::config::{RendezvousOptions, RendezvousPlan, RestartOptions, StopOptions};
 use rdzv_agent_proto::group::barrier::EXIT_BARRIER_TIMEOUT;
 use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
 use rdzv_core::signal;

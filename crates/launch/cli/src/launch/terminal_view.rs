@@ -1,7 +1,8 @@
 //! The display of a run on a terminal: `--ui` and `--no-pty`.
 
 use clap::Args;
-use rdzv_agent::{AgentConfig, LiveView, OutputRelay, ViewOptions};
+use rdzv_agent::AgentConfig;
+use rdzv_agent::launcher::{LiveView, OutputRelay, ViewOptions};
 use rdzv_core::env;
 
 use super::context::Environment;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use clap::Args;
-use rdzv_agent::{LogBase, LogPlan, RankSelection, StreamSelection};
+use rdzv_agent::config::{LogBase, LogPlan, RankSelection, StreamSelection};
 use rdzv_core::env::TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE;
 
 use super::context::{Context, Environment};

@@ -2,7 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
-use rdzv_agent::{LogBase, RendezvousPlan, WorkerPreview, preview};
+use rdzv_agent::config::{LogBase, RendezvousPlan};
+use rdzv_agent::launcher::{WorkerPreview, preview};
 use rdzv_agent_proto::group::Master;
 use rdzv_core::env;
 use rdzv_core::rank::GroupRank;

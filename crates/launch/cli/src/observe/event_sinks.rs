@@ -7,13 +7,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rdzv_agent::config::RendezvousPlan;
+use rdzv_agent::launcher::LiveView;
 use rdzv_agent::observe::{
     AgentMetrics, EventFile, EventRegistry, EventSink, EventSinks, InfoLines, MetricPoint,
     MetricsRegistry, MetricsSink, NodeReport, RunFacts, SharedReport, TorchelasticEvents,
 };
-use rdzv_agent::{AgentConfig, AgentEvent, GroupStatus, LiveView, RendezvousPlan};
+use rdzv_agent::{AgentConfig, AgentEvent};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
+use rdzv_rendezvous::GroupStatus;
 use tempfile::{Builder, TempDir};
 
 use super::prometheus;

@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use rdzv_agent::{GroupReport, GroupStatus};
+use rdzv_rendezvous::{GroupReport, GroupStatus};
 
 /// Returns the metrics of a store, which has no run and no workers.
 pub(crate) fn of_store(group: GroupStatus) -> Registry {

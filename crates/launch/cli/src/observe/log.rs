@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Zoned;
-use rdzv_agent::TORCHELASTIC;
+use rdzv_agent::event::TORCHELASTIC;
 use rdzv_console::line::{headed, said};
 use rdzv_console::{Line, LineRole};
 use tracing::field::{Field, Visit};

@@ -14,9 +14,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use rdzv_agent::AgentEvent;
+use rdzv_agent::event::GroupEvent;
 use rdzv_agent::observe::{EventSink, NodeReport, RunFacts, event_name};
-use rdzv_agent::{AgentEvent, Exit, GroupEvent, GroupStatus};
+use rdzv_agent::outcome::Exit;
 use rdzv_agent_proto::group::GroupState;
+use rdzv_rendezvous::GroupStatus;
 
 use super::group_metrics::GroupMetrics;
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use rdzv_agent::launcher::LiveView;
 use rdzv_agent::observe::EventSink;
-use rdzv_agent::{AgentConfig, AgentEvent, LiveView};
+use rdzv_agent::{AgentConfig, AgentEvent};
 use rdzv_agent_proto::group::GroupState;
 use rdzv_console::live::{Phase, Status};
 use rdzv_core::time::Mono;

@@ -32,7 +32,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
 use rdzv_agent::observe::NodeReport;
-use rdzv_agent::{GroupReport, GroupStatus};
+use rdzv_rendezvous::{GroupReport, GroupStatus};
 use rdzv_store::Token;
 use serde::Serialize;
 use tokio::net::UnixStream;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_agent::{AgentEvent, Cause};
+use rdzv_agent::AgentEvent;
+use rdzv_agent::outcome::Cause;
 use rdzv_agent_proto::group::policy::StopRequests;
 use rdzv_console::event::{Regrouped, Restart};
 use rdzv_console::failure::Attempt;

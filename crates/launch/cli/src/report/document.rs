@@ -1,8 +1,10 @@
 //! The verdict as JSON, for `--report`; `docs/report.md` describes the keys.
 
 use jiff::Timestamp;
+use rdzv_agent::launcher::host;
 use rdzv_agent::observe::NodeReport;
-use rdzv_agent::{AgentError, Cause, Evidence, Failure, Finality, Outcome, host};
+use rdzv_agent::outcome::{Cause, Evidence, Failure, Finality};
+use rdzv_agent::{AgentError, Outcome};
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
@@ -80,7 +82,7 @@ impl Document {
                 "signalled",
                 Some(format!(
                     "SignalException: Process {} got signal: {signal}",
-                    rdzv_agent::launcher_pid()
+                    rdzv_agent::launcher::launcher_pid()
                 )),
             ),
             Outcome::Preempted {

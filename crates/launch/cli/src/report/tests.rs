@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use rdzv_agent::{Cause, ErrorFile};
+use rdzv_agent::outcome::{Cause, ErrorFile};
 use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 use serde_json::json;

@@ -47,7 +47,9 @@ fn the_page_has_each_accident_under_both_launchers() {
         assert!(section.contains("`torchrun`"), "{}", scene.name);
         // The terminal wraps lines, so the comparison ignores blanks.
         let joined = |text: &str| text.split_whitespace().collect::<String>();
-        let (section, cause) = (joined(section), joined(scene.cause));
-        assert!(section.contains(&cause), "{}: {cause}", scene.name);
+        let section = joined(section);
+        for part in [scene.cause, scene.who, scene.remedy] {
+            assert!(section.contains(&joined(part)), "{}: {part}", scene.name);
+        }
     }
 }

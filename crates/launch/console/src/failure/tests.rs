@@ -193,7 +193,7 @@ fn a_summary_on_120_columns() {
 #[test]
 fn the_longest_summary_fits_on_24_rows_of_80_columns() {
     let (mut failures, attempts) = whole();
-    let word = "overlong ".repeat(60);
+    let word = "word ".repeat(120);
     failures[0].cause = Cause::exception(&format!("NCCL error: {word}"));
     for (index, failure) in failures.iter_mut().enumerate().skip(1) {
         failure.cause = Cause::exception(&format!("{index}: {word}"));
@@ -207,4 +207,12 @@ fn the_longest_summary_fits_on_24_rows_of_80_columns() {
     };
     let lines = summary(&run, Some(80));
     assert!(lines.len() <= 23, "{}\n{}", lines.len(), text(&lines));
+    for line in &lines {
+        // The path of the logs is one word, which is never broken.
+        let line = line.text();
+        assert!(
+            line.chars().count() <= 80 || line.contains("/tmp/x"),
+            "{line}"
+        );
+    }
 }

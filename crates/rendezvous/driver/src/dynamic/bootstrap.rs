@@ -83,6 +83,10 @@ impl WorkersStore {
     /// Offers an empty store of rank 0, or a free port if `share` is `false`.
     ///
     /// The store keeps its port until a call of [`WorkersStore::step_down`].
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if this node cannot listen.
     pub fn offer(&mut self, share: bool) -> Result<MasterEndpoint, RendezvousError> {
         let (port, server, reserved_port) = if share {
             let server = self.emptied_server()?;
@@ -139,6 +143,10 @@ impl WorkersStore {
 }
 
 /// Publishes the endpoint of the workers' store in the store of the round.
+///
+/// # Errors
+///
+/// [`RendezvousError`] if the store of the round fails.
 pub fn publish(round: &dyn Store, master: &MasterEndpoint) -> Result<(), RendezvousError> {
     let port = master.port.to_string();
     let pairs = [(MASTER_ADDR, &master.addr), (MASTER_PORT, &port)];
@@ -147,6 +155,10 @@ pub fn publish(round: &dyn Store, master: &MasterEndpoint) -> Result<(), Rendezv
 }
 
 /// Announces the addresses of this node's workers to the workers' store.
+///
+/// # Errors
+///
+/// [`RendezvousError`] if the workers' store cannot be reached.
 pub fn announce(policy: &StorePolicy, addr: &str, port: u16) -> Result<(), RendezvousError> {
     Ok(policy.announce_workers(addr, port, ANNOUNCED_WITHIN)?)
 }
@@ -173,6 +185,10 @@ pub struct Reading<'a> {
 ///
 /// A torchelastic agent that had rank 0 before publishes nothing. In this case, the latest earlier
 /// endpoint of that agent is valid.
+///
+/// # Errors
+///
+/// [`RendezvousError`] if the store fails, or rank 0 publishes nothing before the timeout.
 pub fn read(reading: &Reading<'_>) -> Result<MasterEndpoint, RendezvousError> {
     let started = Instant::now();
     let first = if reading.share && reading.round > 0 {
@@ -263,6 +279,10 @@ fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
 /// free one, or binds it without `SO_REUSEADDR`. A process that sets this option, as stores and
 /// most servers do, can listen on the port immediately. The caller therefore keeps the socket until
 /// the worker for this port has started.
+///
+/// # Errors
+///
+/// Returns the error of the last address if no address can be bound.
 pub fn reserve_port(endpoint: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in endpoint.to_socket_addrs()? {

@@ -142,6 +142,8 @@ impl Options {
             return wrong("The coordinator timeout must be a positive integer.");
         }
         let mut settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
+        let read_timeout = Duration::from_secs(read_timeout.unsigned_abs());
+        settings.master_timeout = read_timeout;
         settings.node_timeout = node_timeout(config.get("node_timeout"))?;
         settings.fence = match fence(config)? {
             // A fence needs a guard, which suspends the workers of a stopped agent.
@@ -165,7 +167,7 @@ impl Options {
             settings,
             local_addr: parameters.local_addr.clone(),
             program: parameters.program.clone(),
-            read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
+            read_timeout,
             search_within: Duration::MAX,
             policy: parameters.store_policy()?,
             coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
@@ -420,6 +422,7 @@ mod tests {
             }
         ));
         assert_eq!(options.read_timeout, Duration::from_secs(5));
+        assert_eq!(options.settings.master_timeout, options.read_timeout);
         let options = read("/tmp/a b", "run", "store_type=File").unwrap();
         assert_eq!(
             options.medium,

@@ -55,7 +55,7 @@ impl From<OpenError> for ProbeError {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::Refused(why) => Self::Refused(why),
-            OpenError::Silent(why) => Self::Other(why),
+            other => Self::Other(other.to_string()),
         }
     }
 }
@@ -81,7 +81,10 @@ pub(super) fn probe(
             }
             PROBE_VOTER => Ok(Found::Voter(channel)),
             PROBE => Ok(Found::Store),
-            _ if is_refusal(&answer) => Err(ProbeError::Refused(channel.rest_of_refusal(&answer))),
+            _ if is_refusal(&answer) => {
+                let refusal = channel.rest_of_refusal(&answer, within);
+                Err(ProbeError::Refused(refusal))
+            }
             _ => Err(ProbeError::Other(format!(
                 "a process that is not a store answered {:?}",
                 String::from_utf8_lossy(&answer)

@@ -31,11 +31,19 @@ pub trait SharedState: Send {
     fn name(&self) -> &str;
 
     /// Returns the stored value (plain pickle) and its token; `None` if absent.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach its service.
     fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError>;
 
     /// Stores `state` if the value has not changed since `token`.
     ///
     /// With a token of `None`, it stores only if there is no value yet.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach its service.
     fn set(&mut self, state: &[u8], token: Option<&StateToken>)
     -> Result<Written, RendezvousError>;
 
@@ -43,12 +51,20 @@ pub trait SharedState: Send {
     ///
     /// The backend calls it from any thread. Returns `false` if the backend cannot detect changes;
     /// the driver then polls once a second.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach its service.
     fn watch(&mut self, notice: Arc<dyn Fn(Notice) + Send + Sync>)
     -> Result<bool, RendezvousError>;
 
     /// Notifies the other agents of a change that they wait for.
     ///
     /// The default does nothing, for a backend that detects changes automatically or cannot notify.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach its service.
     fn notify(&mut self) -> Result<(), RendezvousError> {
         Ok(())
     }
@@ -56,6 +72,10 @@ pub trait SharedState: Send {
     /// Announces a node whose life the backend watches, for instance with a lease.
     ///
     /// `None` retracts the announcement. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach its service.
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
         let _ = node;
         Ok(())
@@ -78,6 +98,10 @@ pub trait SharedState: Send {
     ///
     /// Keys of different rounds are separate. A wait in this store blocks no reads or writes of the
     /// state.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the backend cannot reach its service.
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError>;
 
     /// Returns a breaker that ends all running requests, in any thread.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::escape::escape;
 use rdzv_core::time::backoff;
-use rdzv_store::StoreError;
+use rdzv_store::{StoreError, subject};
 use thiserror::Error;
 
 use crate::RendezvousError;
@@ -16,7 +16,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Failure of a request after the last attempt.
 #[derive(Debug, Error)]
 #[error(
-    "cannot {operation} key '{key}': {cause} at {endpoint} after {:.1} s", .elapsed.as_secs_f64())]
+    "cannot {}: {cause} at {endpoint} after {:.1} s",
+    subject(.operation, .key),
+    .elapsed.as_secs_f64()
+)]
 pub(crate) struct Failure {
     /// Name of the request: `read`, `write`, ...
     pub(crate) operation: &'static str,
@@ -116,13 +119,9 @@ impl Cause {
 
 impl From<Failure> for RendezvousError {
     fn from(failure: Failure) -> Self {
-        let about = if failure.key.is_empty() {
-            String::new()
-        } else {
-            format!(" key '{}'", failure.key)
-        };
+        let subject = subject(failure.operation, &failure.key);
         Self::Unreachable {
-            what: format!("cannot {}{about}: {}", failure.operation, failure.cause),
+            what: format!("cannot {subject}: {}", failure.cause),
             endpoint: failure.endpoint,
             elapsed: Some(failure.elapsed),
             remedy: failure.cause.remedy(),
@@ -216,7 +215,7 @@ mod tests {
         let failure = retry.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
         let text = RendezvousError::from(failure).to_string();
         for part in [
-            "cannot read key '/a/b'",
+            "cannot read key /a/b",
             "connection refused",
             "the etcd endpoint h:1 (10.0.0.1:1)",
             "after 0.0 s",

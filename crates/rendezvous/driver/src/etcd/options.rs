@@ -77,6 +77,10 @@ impl EtcdOptions {
     }
 
     /// Reads the endpoint and the options of either etcd backend of torchelastic.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the option or parameter that is invalid.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
             .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))?;

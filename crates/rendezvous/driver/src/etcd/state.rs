@@ -51,6 +51,10 @@ impl EtcdState {
     /// Opens the state of a run on a server.
     ///
     /// This function resolves the server's name. The first method call sends the first request.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the name cannot be resolved, or a certificate cannot be read.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let layout = Layout::new(&options.prefix, run_id);

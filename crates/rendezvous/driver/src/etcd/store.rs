@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_lock::Mutex;
-use rdzv_store::{Breaker, Store, StoreError, interrupt};
+use rdzv_store::{Breaker, Store, StoreConnection, StoreError, interrupt};
 use rdzv_store_proto::number;
 use serde_json::{Value, json};
 
@@ -53,6 +53,10 @@ impl EtcdStore {
     /// Opens the store in `folder` on a server, which need not be running yet.
     ///
     /// The full name is the prefix from the options, a slash, and `folder`.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the name cannot be resolved, or a certificate cannot be read.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let leases = Leases::new(client.clone(), options.lease_time_to_live)?;
@@ -353,15 +357,21 @@ impl Store for EtcdStore {
         *self.timeout.lock() = timeout;
     }
 
-    fn breaker(&self) -> Option<Breaker> {
-        let client = self.client.clone();
-        Some(Arc::new(move || client.close()))
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        Some(self)
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
         let clone = Self::new(&self.client, Arc::clone(&self.leases), &self.folder);
         clone.set_timeout(self.timeout());
         Ok(Box::new(clone))
+    }
+}
+
+impl StoreConnection for EtcdStore {
+    fn breaker(&self) -> Option<Breaker> {
+        let client = self.client.clone();
+        Some(Arc::new(move || client.close()))
     }
 }
 

@@ -133,6 +133,10 @@ impl StaticRendezvous {
     ///
     /// The options are `rank` (required) and `timeout` in seconds (600). `max_nodes` is the number
     /// of nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the option or parameter that is invalid.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let Some(rank) = parameters.config.get_as_int("rank")? else {
             return Err(RendezvousError::argument(
@@ -178,6 +182,11 @@ impl StaticRendezvous {
     /// Joins the other nodes on the first call.
     ///
     /// Later calls return the same round immediately.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the store cannot be reached or hosted, or nodes are missing when the
+    /// timeout has passed.
     pub fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
         let store = match &self.joined {
             Some(store) => Arc::clone(store),

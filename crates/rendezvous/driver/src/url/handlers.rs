@@ -7,10 +7,10 @@
 use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_core::rank::Rank;
-use rdzv_store::{FileStore, Store, TcpStore, TcpStoreOptions};
+use rdzv_store::{FileStore, TcpStore, TcpStoreOptions};
 
 use super::parse::{integer, whole_number};
-use super::{Joined, Opened, Url, UrlOptions, wrong};
+use super::{Joined, Opened, Url, UrlOptions, UrlStore, wrong};
 use crate::bind::loopback;
 use crate::{Environment, RendezvousError};
 
@@ -19,6 +19,10 @@ use crate::{Environment, RendezvousError};
 /// Every closure `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` implements this trait.
 pub trait UrlHandler: Send + Sync {
     /// Joins the job, and returns its store with this worker's rank and world size.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the URL is incomplete or the store cannot be reached.
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
 
     /// Opens the store without waiting for other workers.
@@ -27,6 +31,11 @@ pub trait UrlHandler: Send + Sync {
     ///
     /// The query must contain `rank`. `world_size` is optional, and specifies the final number of
     /// workers.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the URL is incomplete, the store cannot be reached, or the handler
+    /// cannot open a store.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \
@@ -38,6 +47,10 @@ pub trait UrlHandler: Send + Sync {
     /// Joins the next round of the same rendezvous.
     ///
     /// The built-in handlers return an error, because they cannot distinguish rounds.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the handler has only one round.
     fn join_again(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "Unable to perform re-rendezvous using {}:// method",
@@ -197,7 +210,7 @@ impl UrlHandler for FileHandler {
         let path = path(url)?;
         let (rank, world_size) = rank_and_world_size(url)?;
         Ok(Joined {
-            store: Box::new(FileStore::open(path, Some(world_size))?),
+            store: UrlStore::File(FileStore::open(path, Some(world_size))?),
             rank,
             world_size,
         })
@@ -211,7 +224,7 @@ impl UrlHandler for FileHandler {
         check_rank("file", rank, world_size)?;
         let store = FileStore::open(path, world_size)?;
         Ok(Opened {
-            store: Box::new(store),
+            store: UrlStore::File(store),
             rank,
         })
     }
@@ -239,7 +252,7 @@ fn connect(
     rank: Rank,
     world_size: Option<u32>,
     options: &UrlOptions,
-) -> Result<Box<dyn Store>, RendezvousError> {
+) -> Result<UrlStore, RendezvousError> {
     if endpoint.port == 0 && (rank != Rank(0) || world_size.is_some_and(|size| size > 1)) {
         return Err(RendezvousError::Argument(format!(
             "port 0 of {} cannot be shared: rank 0 would listen on a port that the other workers \
@@ -260,7 +273,7 @@ fn connect(
             && environment.get(MASTER_PORT) == Some(endpoint.port.to_string()),
         ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
     })?;
-    Ok(Box::new(store))
+    Ok(UrlStore::Tcp(store))
 }
 
 fn is_agents_store(endpoint: &Endpoint, environment: &Environment) -> bool {

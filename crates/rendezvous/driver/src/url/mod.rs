@@ -18,11 +18,12 @@ mod parse;
 mod registry;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_core::rank::Rank;
-use rdzv_store::{Credentials, PrefixStore, Store};
+use rdzv_store::{Credentials, FileStore, PrefixStore, Store, TcpStore};
 
 pub use handlers::{EnvHandler, FileHandler, TcpHandler, UrlHandler};
 pub use native::NativeHandler;
@@ -74,11 +75,46 @@ impl UrlOptions {
     }
 }
 
+/// Store of a URL, with its class.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a job has one")]
+pub enum UrlStore {
+    /// Store of `tcp://` and `env://`, and of `rdzv://`.
+    Tcp(TcpStore),
+    /// Store of `file://`.
+    File(FileStore),
+    /// Store of a registered handler.
+    Other(Box<dyn Store>),
+}
+
+impl Deref for UrlStore {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Tcp(store) => store,
+            Self::File(store) => store,
+            Self::Other(store) => &**store,
+        }
+    }
+}
+
+impl From<UrlStore> for Arc<dyn Store> {
+    fn from(store: UrlStore) -> Self {
+        match store {
+            UrlStore::Tcp(store) => Arc::new(store),
+            UrlStore::File(store) => Arc::new(store),
+            UrlStore::Other(store) => Arc::from(store),
+        }
+    }
+}
+
 /// Result of a rendezvous.
 #[derive(Debug)]
 pub struct Joined {
     /// Store that all members of the job share.
-    pub store: Box<dyn Store>,
+    pub store: UrlStore,
     /// Rank of this worker.
     pub rank: Rank,
     /// Number of workers.
@@ -89,7 +125,7 @@ pub struct Joined {
 #[derive(Debug)]
 pub struct Opened {
     /// Store that all members share.
-    pub store: Box<dyn Store>,
+    pub store: UrlStore,
     /// Rank of this worker.
     pub rank: Rank,
 }
@@ -99,7 +135,7 @@ impl Joined {
     ///
     /// PyTorch processes in the same job use the same keys.
     pub fn into_group_store(self) -> PrefixStore {
-        PrefixStore::new(DEFAULT_GROUP, Arc::from(self.store))
+        PrefixStore::new(DEFAULT_GROUP, self.store.into())
     }
 }
 

@@ -17,7 +17,7 @@ use rdzv_store::{Store as _, TcpStore, TcpStoreOptions, interrupt};
 
 use super::handlers::check_rank;
 use super::parse::whole_number;
-use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
+use super::{Joined, Opened, Url, UrlHandler, UrlOptions, UrlStore, wrong};
 use crate::dynamic::C10dRendezvous;
 use crate::runtime::beside;
 use crate::{
@@ -54,7 +54,7 @@ impl UrlHandler for NativeHandler {
         let rank = wanted.claim(&store, &info, options.timeout)?;
         Ok(Joined {
             // Other workers may still be in the rendezvous and use this server.
-            store: Box::new(store.holding(Arc::new(Mutex::new((backend, info))))),
+            store: UrlStore::Tcp(store.holding(Arc::new(Mutex::new((backend, info))))),
             rank,
             world_size: wanted.world_size,
         })

@@ -27,6 +27,10 @@ pub struct Url {
 
 impl Url {
     /// Parses a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the text is not a URL.
     pub fn parse(text: &str) -> Result<Self, RendezvousError> {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
@@ -49,6 +53,10 @@ impl Url {
     }
 
     /// Returns the port, or `None` if the URL has none.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the port is not a number from 0 to 65535.
     pub fn port(&self) -> Result<Option<u16>, RendezvousError> {
         let Some(text) = &self.port else {
             return Ok(None);
@@ -64,6 +72,10 @@ impl Url {
     }
 
     /// Returns the number under `name` in the query, or `None` if it is absent.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the value is not a whole number.
     pub fn number(&self, name: &str) -> Result<Option<u32>, RendezvousError> {
         self.query
             .get(name)

@@ -35,6 +35,10 @@ impl Registry {
     }
 
     /// Registers a handler. Returns an error if the scheme already has one.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the scheme already has a handler.
     pub fn register(
         &mut self,
         scheme: &str,
@@ -52,6 +56,10 @@ impl Registry {
     ///
     /// `rank` and `world_size`, if specified, are added to the query. In that case the URL must
     /// contain neither of them.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the URL is invalid, or its scheme has no handler.
     pub fn rendezvous(
         &self,
         url: &str,
@@ -72,6 +80,11 @@ impl Registry {
     ///
     /// `rank` and `world_size` have the same meaning as in [`Self::rendezvous`]. Without a world
     /// size, the number of workers is unknown.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the URL is invalid, its scheme has no handler, or the store cannot be
+    /// opened.
     pub fn open(
         &self,
         url: &str,
@@ -134,6 +147,10 @@ impl UrlRendezvous {
     ///
     /// A second call joins the next round ([`UrlHandler::join_again`]). The built-in handlers
     /// reject a second call with the same error text as PyTorch.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the handler cannot join, or a second round is not possible.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {
             return self.handler.join_again(&self.url, &self.options);
@@ -149,6 +166,10 @@ static OF_PROCESS: LazyLock<Mutex<Registry>> =
     LazyLock::new(|| Mutex::new(Registry::with_defaults()));
 
 /// Registers a handler in the registry of this process.
+///
+/// # Errors
+///
+/// [`RendezvousError`] if the scheme already has a handler.
 pub fn register_handler(
     scheme: &str,
     handler: impl UrlHandler + 'static,
@@ -157,6 +178,10 @@ pub fn register_handler(
 }
 
 /// Calls [`Registry::rendezvous`] on the registry of this process.
+///
+/// # Errors
+///
+/// [`RendezvousError`] if the URL is invalid, or its scheme has no handler.
 pub fn rendezvous(
     url: &str,
     rank: Option<u32>,
@@ -167,6 +192,11 @@ pub fn rendezvous(
 }
 
 /// Calls [`Registry::open`] on the registry of this process.
+///
+/// # Errors
+///
+/// [`RendezvousError`] if the URL is invalid, its scheme has no handler, or the store cannot be
+/// opened.
 pub fn open(
     url: &str,
     rank: Option<u32>,

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rdzv_core::rank::Rank;
 use rdzv_rendezvous::url::{
-    Joined, Registry, Url, UrlHandler, UrlOptions, UrlRendezvous, register_handler, rendezvous,
+    Joined, Registry, Url, UrlHandler, UrlOptions, UrlRendezvous, UrlStore, register_handler,
+    rendezvous,
 };
 use rdzv_rendezvous::{Environment, RendezvousError};
-use rdzv_store::{HashStore, Store, TcpStore};
+use rdzv_store::{HashStore, Store};
 use rdzv_testing::free_port;
 
 use crate::support::server;
@@ -344,7 +345,7 @@ fn the_workers_of_a_native_url_get_ranks_and_a_store() {
     for one in &joined {
         assert_eq!(one.world_size, 3);
         assert_eq!(one.store.get("from one").unwrap(), "hello");
-        assert!((&*one.store as &dyn std::any::Any).is::<TcpStore>());
+        assert!(matches!(one.store, UrlStore::Tcp(_)));
     }
     drop(joined);
     // The next start of the same job finds no keys of the first.
@@ -393,7 +394,7 @@ fn schemes_are_registered_once() {
     let mut registry = Registry::with_defaults();
     let handler = |url: &Url, _: &UrlOptions| {
         Ok(Joined {
-            store: Box::new(HashStore::new()),
+            store: UrlStore::Other(Box::new(HashStore::new())),
             rank: Rank(url.number("rank")?.unwrap_or(7)),
             world_size: 8,
         })
@@ -429,7 +430,7 @@ impl UrlHandler for Rounds {
     fn join(&self, _: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
         let size = &options.keywords["size"];
         Ok(Joined {
-            store: Box::new(HashStore::new()),
+            store: UrlStore::Other(Box::new(HashStore::new())),
             rank: Rank(0),
             world_size: size.parse().unwrap(),
         })
@@ -508,7 +509,7 @@ fn the_process_has_a_registry_too() {
     let store: Arc<HashStore> = Arc::default();
     let handler = move |_: &Url, _: &UrlOptions| {
         Ok(Joined {
-            store: store.try_clone()?,
+            store: UrlStore::Other(store.try_clone()?),
             rank: Rank(0),
             world_size: 1,
         })

@@ -75,7 +75,7 @@ fn a_wait_goes_on_over_a_restart() {
 fn a_waiting_call_can_be_ended_from_another_thread() {
     let server = Server::shared();
     let store = open(&server, &new_run()).round_store(0).unwrap();
-    let breaker = store.breaker().unwrap();
+    let breaker = store.connection().and_then(|it| it.breaker()).unwrap();
     let other = store.try_clone().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| store.wait(&["late"], Some(LONG)));

@@ -182,7 +182,7 @@ fn nobody_there_is_said_with_address_time_and_remedy() {
     for part in [
         format!("etcd endpoint 127.0.0.1:{port} after "),
         "connection refused".to_owned(),
-        "/state'".to_owned(),
+        "/state: no answer".to_owned(),
         "--rdzv-endpoint".to_owned(),
     ] {
         assert!(error.contains(&part), "{part}: {error}");

@@ -63,14 +63,14 @@ pub(crate) const ROWS: &[Row] = &[
     list(
         "a huge count",
         huge_count,
-        &["list key", "limit of 1048576", "max_reply_bytes"],
+        &["list the keys", "limit of 1048576", "max_reply_bytes"],
     ),
     list(
         "a count that is too small for what follows",
         many_keys,
-        &["list key", "limit of 1048576"],
+        &["list the keys", "limit of 1048576"],
     ),
-    list("a huge key", huge_key, &["list key", "limit of 1048576"]),
+    list("a huge key", huge_key, &["list the keys", "limit of 1048576"]),
     list(
         "a negative count",
         negative_count,

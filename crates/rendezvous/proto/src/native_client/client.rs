@@ -32,12 +32,6 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Maximum number of nodes that a failed join names.
 const MOST_NAMED: usize = 256;
 
-/// Time in which rank 0 must send the address of the workers' store.
-///
-/// A native agent sends it immediately. An agent of torchrun needs a second to notice that the
-/// round is complete, and may have to start a server.
-const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Rate limit for membership changes reported by one host.
 ///
 /// Each change stays in memory until the agent has processed it.
@@ -234,7 +228,7 @@ impl Machine for NativeClient {
         let phase = match &self.phase {
             Phase::Formed { since, .. } => {
                 let reminder = *since + self.wait.reminder.next();
-                Some(reminder.min(*since + MASTER_TIMEOUT))
+                Some(reminder.min(*since + self.join.settings.master_timeout))
             }
             Phase::Joining { .. } if self.link != Link::Up => self.join_ends(),
             Phase::Joining { .. } => self.asks_at(),
@@ -936,18 +930,22 @@ impl NativeClient {
         {
             self.outbox.push(Output::AwaitingMaster {
                 round: joined.round,
-                left: MASTER_TIMEOUT.saturating_sub(now.since(since)),
+                left: self
+                    .join
+                    .settings
+                    .master_timeout
+                    .saturating_sub(now.since(since)),
             });
         }
-        if let Phase::Formed { since, .. } = self.phase
-            && since + MASTER_TIMEOUT <= now
+        if let Phase::Formed { since, ref joined } = self.phase
+            && since + self.join.settings.master_timeout <= now
         {
+            let failure = NativeFailure::SilentLeader {
+                round: joined.round,
+                elapsed: now.since(since),
+            };
             self.leave();
-            self.outbox
-                .push(Output::NotJoined(NativeFailure::Unreachable {
-                    what: "the node with rank 0 did not send the workers' address".to_owned(),
-                    elapsed: now.since(since),
-                }));
+            self.outbox.push(Output::NotJoined(failure));
         }
         if self.closing.is_some_and(|end| end <= now) {
             self.closing = None;

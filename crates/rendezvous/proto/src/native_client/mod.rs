@@ -217,6 +217,13 @@ pub enum NativeFailure {
         /// Time for which the agent has tried.
         elapsed: Duration,
     },
+    /// Rank 0 did not send the endpoint of the workers' store in time.
+    SilentLeader {
+        /// The complete round.
+        round: u64,
+        /// Time since the round was complete.
+        elapsed: Duration,
+    },
 }
 
 /// Change of a round that the agent has joined.

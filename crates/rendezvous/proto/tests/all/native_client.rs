@@ -229,6 +229,26 @@ fn a_complete_round_without_a_word_of_rank_0_is_spoken_of_after_2_5_and_30_s() {
     }
 }
 
+#[test]
+fn the_wait_for_rank_0_ends_after_the_master_timeout() {
+    let mut settings = Settings::new(2, 2);
+    settings.keep_alive_interval = Duration::from_secs(1000);
+    settings.master_timeout = Duration::from_secs(2);
+    let mut client = new_client(settings);
+    at(&mut client, 10.0, JOIN);
+    let mut bytes = Vec::new();
+    formed(4, 1).write(&mut bytes);
+    at(&mut client, 20.0, Input::Bytes(&bytes));
+    let deadline = Mono::from_origin(Duration::from_secs(22));
+    assert_eq!(client.deadline(), Some(deadline));
+    let ended = at(&mut client, 22.0, Input::Tick);
+    let failure = NativeFailure::SilentLeader {
+        round: 4,
+        elapsed: Duration::from_secs(2),
+    };
+    assert!(ended.contains(&Output::NotJoined(failure)), "{ended:?}");
+}
+
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn authority(epoch: u32) -> Authority {

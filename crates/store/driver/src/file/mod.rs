@@ -85,6 +85,10 @@ impl FileStore {
     /// The directory must exist. If `world_size` is `Some`, the file is removed once no object has
     /// it open and at least that many objects have been closed. If `world_size` is `None`, the file
     /// is never removed. The timeout is 300 s; [`Store::set_timeout`] changes it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::File`] if the file cannot be opened or created.
     pub fn open(path: impl AsRef<Path>, world_size: Option<u32>) -> Result<Self, StoreError> {
         Self::open_with(path.as_ref(), world_size, DEFAULT_TIMEOUT)
     }
@@ -127,6 +131,11 @@ impl FileStore {
     /// Waits until a value differs from `known`, and returns the new value.
     /// A `known` of `None` means that the key does not exist. Returns `None` if the key has been
     /// removed.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::WaitTimeout`] if the value stays the same, and [`StoreError::File`] if the
+    /// file cannot be read.
     pub fn wait_for_change(
         &self,
         key: &str,

@@ -34,7 +34,7 @@ use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
 use crate::error::shown;
-use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
+use crate::{Breaker, Store, StoreConnection, StoreError, address_for_others, interrupt};
 
 /// Key that every client of a job increments when it joins.
 /// This is the only key on the wire without a leading slash.
@@ -81,6 +81,11 @@ impl TcpStore {
     /// A master first starts the server. The client then retries until the server answers. If the
     /// world size is known and `wait_for_workers` is set, the client adds itself to the count of
     /// clients. The master then waits until all clients have joined.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the server cannot be started, no store answers, the peer is not a store or
+    /// refuses this client, or clients are missing when the timeout has passed.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {
@@ -422,11 +427,11 @@ impl Store for TcpStore {
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        self.count("count", b"", request::get_num_keys)
+        self.count("count the keys", b"", request::get_num_keys)
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        let names = match self.ask("list", b"", request::list_keys, Shape::List)? {
+        let names = match self.ask("list the keys", b"", request::list_keys, Shape::List)? {
             Reply::List(names) => names,
             other => {
                 return Err(self
@@ -579,6 +584,17 @@ impl Store for TcpStore {
         self.timeout.set(timeout);
     }
 
+    fn connection(&self) -> Option<&dyn StoreConnection> {
+        Some(self)
+    }
+
+    /// Opens a second connection to the address that the first one resolved.
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(self.reconnected()?))
+    }
+}
+
+impl StoreConnection for TcpStore {
     fn breaker(&self) -> Option<Breaker> {
         let socket = Arc::clone(&self.socket);
         Some(Arc::new(move || {
@@ -589,11 +605,6 @@ impl Store for TcpStore {
 
     fn address_of_this_host(&self) -> Option<IpAddr> {
         address_for_others(self.host(), self.local_address()?)
-    }
-
-    /// Opens a second connection to the address that the first one resolved.
-    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        Ok(Box::new(self.reconnected()?))
     }
 }
 

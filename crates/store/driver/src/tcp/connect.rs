@@ -303,7 +303,7 @@ fn handshake(
         .map_err(Reason::Unreachable)?
         .map_err(|error| match error {
             OpenError::Refused(why) => Reason::Refused(why),
-            OpenError::Silent(found) => Reason::Silent(found),
+            other => Reason::Silent(other.to_string()),
         })?;
     request::preamble(&mut preamble, NATIVE_PROBE);
     channel
@@ -360,7 +360,10 @@ fn handshake(
         return Ok((channel, is_native));
     }
     if is_refusal(answer) {
-        return Err(Reason::Refused(channel.rest_of_refusal(answer)));
+        let left = end.map_or(Duration::MAX, |end| {
+            end.saturating_duration_since(Instant::now())
+        });
+        return Err(Reason::Refused(channel.rest_of_refusal(answer, left)));
     }
     if answer.is_empty() {
         return Err(Reason::Silent(

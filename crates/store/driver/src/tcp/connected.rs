@@ -11,7 +11,7 @@ use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 
 use super::link::{Broken, Link};
-use crate::StoreError;
+use crate::error::{StoreError, subject};
 
 /// Shortest time limit for an immediate answer, however short the timeout.
 pub(super) const LEAST_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -138,7 +138,7 @@ impl Connected {
                 }
             }
             OperationFailure::NoStore(error) => {
-                self.corrupt(format!("{operation} key {key}: {error}"))
+                self.corrupt(format!("{}: {error}", subject(operation, &key)))
             }
             OperationFailure::Closed => StoreError::Disconnected {
                 peer,

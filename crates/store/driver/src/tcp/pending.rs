@@ -41,6 +41,10 @@ impl TcpStore {
 
 impl PendingWait {
     /// Begins a wait on a connection that has no other users.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the request cannot be sent.
     pub fn on(
         store: TcpStore,
         keys: &[&str],

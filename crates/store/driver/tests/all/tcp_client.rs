@@ -580,7 +580,7 @@ fn a_clone_keeps_the_server_alive() {
 fn a_wait_can_be_ended_from_outside_without_harm_to_other_handles() {
     let store = TcpStore::connect(master()).unwrap();
     let waiting = store.try_clone().unwrap();
-    let end = waiting.breaker().unwrap();
+    let end = waiting.connection().and_then(|it| it.breaker()).unwrap();
     thread::scope(|scope| {
         let wait = scope.spawn(|| waiting.wait(&["never"], Some(Duration::MAX)));
         // A clone can be made while a call is in progress.

@@ -3,6 +3,7 @@
 //! More cases: `PROPTEST_CASES=20000 cargo test -p rdzv-rpc --lib byzantine`.
 
 use std::io::{ErrorKind, IoSlice};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -208,7 +209,7 @@ proptest! {
         let made = Made { transports: transports()[which].0.clone(), worker_threads: 1, ..Made::default() };
         let agents = super::made(3, &made, methods);
         // Another process answers at the address of w2 and knows the greeting of w2.
-        let mut listener = Listener::new(made.transports).unwrap();
+        let mut listener = Listener::new(Ipv4Addr::LOCALHOST.into(), made.transports).unwrap();
         let mut members = (*agents[0].core().members()).clone();
         members.get_mut(&WorkerId(2)).unwrap().peer_address = listener.peer_address().unwrap();
         agents[0].core().set_members(members);

@@ -11,6 +11,7 @@ mod pressure;
 mod time;
 mod unauthenticated;
 
+use std::net::Ipv4Addr;
 use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -121,7 +122,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             name: WorkerName::new(format!("w{id}")).unwrap(),
         };
         let transports = made.transports.clone();
-        let listener = Listener::new(transports.clone()).unwrap();
+        let listener = Listener::new(Ipv4Addr::LOCALHOST.into(), transports.clone()).unwrap();
         let peer_address = listener.peer_address().unwrap();
         let setup = Setup {
             me: me.clone(),

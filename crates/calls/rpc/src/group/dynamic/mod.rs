@@ -161,7 +161,7 @@ impl DynamicGroup {
             joined,
             threads: Mutex::new(None),
         };
-        let breaker = for_watch.breaker();
+        let breaker = for_watch.connection().and_then(|it| it.breaker());
         let spawned = |thread: std::io::Result<JoinHandle<()>>| {
             thread.map_err(|error| {
                 // The thread that exists ends with the group, which is dropped now.

@@ -14,7 +14,7 @@
 //!
 //! A program enables it with one line, before it does anything else:
 //!
-//! ```no_run
+//! ```standalone_crate
 //! use rdzv_agent::api::{LaunchConfig, WorkerEntrypoint, WorkerFunctions, launch};
 //!
 //! fn square(number: i64) -> Result<i64, String> {
@@ -26,7 +26,7 @@
 //!     // From here on this is the program, and not one of its workers.
 //!     let entrypoint = WorkerEntrypoint::function("square", &12)?;
 //!     let values = launch(&LaunchConfig::new(1, 4), entrypoint)?;
-//!     println!("{values:?}");
+//!     assert!(values.values().all(|value| *value == 144));
 //!     Ok(())
 //! }
 //! ```

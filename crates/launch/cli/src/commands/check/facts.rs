@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_agent::python::interpreter;
+use rdzv_agent::launcher::python::interpreter;
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-use rdzv_agent::{WorkerFiles, WorkerIdentity};
+use rdzv_agent::event::{WorkerFiles, WorkerIdentity};
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;

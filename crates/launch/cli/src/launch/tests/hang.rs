@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use rdzv_agent::{HangAction, HangPlan};
+use rdzv_agent::config::{HangAction, HangPlan};
 
 use super::case;
 

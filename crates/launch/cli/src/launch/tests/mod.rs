@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use rdzv_agent::topology::PlacementError;
+use rdzv_agent::launcher::topology::PlacementError;
 use rdzv_agent_proto::topology::{
     Accelerator, Accelerators, Binding, BindingMode, CpuLimit, CpuList, Quota, Topology,
     VisibleLists, bind,

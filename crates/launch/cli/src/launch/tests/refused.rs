@@ -1,6 +1,6 @@
 //! Tests of values and combinations that are refused, with the error text.
 
-use rdzv_agent::RendezvousPlan;
+use rdzv_agent::config::RendezvousPlan;
 
 use super::{case, warnings};
 use crate::exit::Refusal;

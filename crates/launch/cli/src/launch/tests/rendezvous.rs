@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdzv_agent::RendezvousPlan;
+use rdzv_agent::config::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{Program, RendezvousParameters};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use rdzv_agent::{LogBase, RankSelection, StreamSelection};
+use rdzv_agent::config::{LogBase, RankSelection, StreamSelection};
 use rdzv_agent_proto::topology::Quota;
 
 use super::super::{Launch, Note};

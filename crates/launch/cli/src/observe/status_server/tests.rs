@@ -8,7 +8,7 @@ fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
     let facts = rdzv_agent::observe::RunFacts {
         run_id: "job".to_owned(),
         role: "default".to_owned(),
-        host: rdzv_agent::host::HostName::Given("node".to_owned()),
+        host: rdzv_agent::launcher::host::HostName::Given("node".to_owned()),
         backend: "c10d".to_owned(),
         entry_point: "python".to_owned(),
         max_restarts: 0,

@@ -1,4 +1,5 @@
-use rdzv_agent::{Evidence, Exit, Failure, WorkerFiles, WorkerIdentity};
+use rdzv_agent::event::{WorkerFiles, WorkerIdentity};
+use rdzv_agent::outcome::{Evidence, Exit, Failure};
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
 

@@ -13,8 +13,8 @@
 //!
 //! * `store_type` (`tcp`): `tcp` or `file`. With `file`, the endpoint is the path of a file that
 //!   all nodes share, or empty for a new file.
-//! * `read_timeout` (60 s): time limit to connect, and for an answer of the store. Ignored for a
-//!   file.
+//! * `read_timeout` (60 s): time limit to connect, for an answer of the store, and for rank 0 to
+//!   send the endpoint of the workers' store. Ignored for a file.
 //! * `is_host` (detected): `true` if this node hosts the store.
 //! * `coordinator_timeout` (60 s): time for which agents wait for this node's store if it is lost
 //!   and may return.
@@ -129,6 +129,10 @@ impl C10dRendezvous {
     pub const NAME: &str = "c10d";
 
     /// Checks the parameters. The first use opens the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] names the option or parameter that is invalid.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         Ok(Self {
             options: Arc::new(Options::from_parameters(parameters)?),

@@ -54,18 +54,23 @@ pub(super) fn watch_side_key(
     notice: Notify,
 ) -> Option<Watch> {
     let key = side_key(key);
-    start(store.breaker(), endpoint, notice, move |over, notice| {
-        while !over.load(Ordering::Relaxed) {
-            let began = Instant::now();
-            store.wait(&[&key], Some(Duration::MAX))?;
-            notice(Notice::Changed);
-            if began.elapsed() < SOON {
-                // Otherwise this loop would never wait.
-                store.delete_key(&key)?;
+    start(
+        store.connection().and_then(|it| it.breaker()),
+        endpoint,
+        notice,
+        move |over, notice| {
+            while !over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                store.wait(&[&key], Some(Duration::MAX))?;
+                notice(Notice::Changed);
+                if began.elapsed() < SOON {
+                    // Otherwise this loop would never wait.
+                    store.delete_key(&key)?;
+                }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        },
+    )
 }
 
 /// Watches the value in a file.

@@ -208,7 +208,7 @@ impl SharedState for C10dState {
             StateMedium::Given(store) => {
                 let clone = store.try_clone().map_err(|error| self.explain(error))?;
                 // A wait that cannot be interrupted would outlive the node.
-                match clone.breaker() {
+                match clone.connection().and_then(|it| it.breaker()) {
                     Some(_) => watch_side_key(clone, &self.key, endpoint, notice),
                     None => None,
                 }

@@ -99,6 +99,10 @@ impl Driver {
     /// Starts the task, and starts to watch the state.
     ///
     /// The first call of the driver makes the first read or write.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if no thread can be started.
     pub fn start(
         shared: Box<dyn SharedState>,
         options: DriverOptions,
@@ -173,7 +177,9 @@ impl Driver {
         self.workers.step_down();
         // A separate connection, so that the end of this wait disturbs no other request.
         let current = store.try_clone()?;
-        let _reading = self.interruption.reading(current.breaker());
+        let _reading = self
+            .interruption
+            .reading(current.connection().and_then(|it| it.breaker()));
         let leader = formed.participants.first();
         let started = Instant::now();
         let read = bootstrap::read(&Reading {
@@ -190,7 +196,7 @@ impl Driver {
                     run_id: self.options.run_id.to_string(),
                     endpoint: self.endpoint.clone(),
                     round: formed.round,
-                    leader: leader.map_or_else(String::new, NodeDesc::to_string),
+                    leader: leader.map(NodeDesc::to_string),
                     elapsed: started.elapsed(),
                 }
             }
@@ -254,7 +260,7 @@ impl RendezvousBackend for Driver {
                         let _nobody_listens_any_more =
                             commands.send(Command::PeerFailed { node, reason });
                     });
-                    self.end_of_store = store.breaker();
+                    self.end_of_store = store.connection().and_then(|it| it.breaker());
                     self.round = Some(Arc::clone(&store));
                     return Ok(RendezvousInfo {
                         round: formed.round,

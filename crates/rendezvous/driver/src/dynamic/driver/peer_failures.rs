@@ -63,7 +63,10 @@ pub(super) fn watch(
         .try_clone()
         .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
         .ok()?;
-    let (me, breaker) = (me.to_owned(), store.breaker());
+    let (me, breaker) = (
+        me.to_owned(),
+        store.connection().and_then(|it| it.breaker()),
+    );
     let slice = breaker.as_ref().map_or(SLICE, |_| Duration::MAX);
     Watch::start(breaker, move |over| {
         if let Some((node, reason)) = wait(&*store, slice, over)

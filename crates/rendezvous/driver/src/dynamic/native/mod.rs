@@ -134,6 +134,10 @@ impl fmt::Debug for Native {
 
 impl Native {
     /// Connects within the time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] if the peer refuses this agent, or no thread can be started.
     pub fn connect(options: NativeOptions, within: Duration) -> Result<Met, RendezvousError> {
         let NativeOptions {
             store,
@@ -268,6 +272,13 @@ impl Native {
             NativeFailure::Unreachable { what, elapsed } => {
                 unreachable(endpoint, what, Some(elapsed))
             }
+            NativeFailure::SilentLeader { round, elapsed } => RendezvousError::SilentLeader {
+                run_id,
+                endpoint,
+                round,
+                leader: None,
+                elapsed,
+            },
         }
     }
 

@@ -108,6 +108,10 @@ enum Command {
 impl TcpStoreServer {
     /// Binds and listens on the socket, and starts the server thread.
     /// The server accepts connections when this function returns. The kernel queues earlier ones.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Listen`] if the server cannot listen, or its thread cannot be started.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());
@@ -132,6 +136,10 @@ impl TcpStoreServer {
     /// `ready` receives the address and a pinger like the one from [`TcpStoreServer::pinger`]. When
     /// `end` becomes readable (for example, a signal descriptor), the server stops accepting
     /// connections. It lets clients finish for up to `linger`, and returns.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Listen`] if the server cannot listen, or cannot watch `end`.
     pub fn serve(
         options: ServerOptions,
         end: OwnedFd,
