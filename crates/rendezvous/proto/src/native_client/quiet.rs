@@ -28,7 +28,7 @@ pub(super) enum Step {
 }
 
 /// Steps taken since the last message of the coordinator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Quiet {
     node_timeout: Duration,
     heard: Mono,
@@ -42,9 +42,8 @@ impl Quiet {
         Self {
             node_timeout,
             heard: now,
-            asked: None,
-            search_at: None,
             tell_at: now,
+            ..Self::default()
         }
     }
 

@@ -524,13 +524,10 @@ impl World {
                 {
                     self.attached.push_back((index, agent));
                 }
-                if let Event::Voters {
-                    addresses,
-                    invites: true,
-                    ..
-                } = &event
+                if let Event::Voters(list) = &event
+                    && list.invites
                 {
-                    self.invited.push((agent as usize, addresses.clone()));
+                    self.invited.push((agent as usize, list.addresses.clone()));
                 }
                 self.events.entry(agent).or_default().push((index, event));
             }

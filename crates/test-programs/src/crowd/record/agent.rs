@@ -237,7 +237,7 @@ impl Agent {
             | Output::Send(_)
             | Output::Watch(_)
             | Output::Search
-            | Output::Voters { .. }
+            | Output::Voters(_)
             | Output::Undecided(_)
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }

@@ -159,7 +159,7 @@ impl Run {
         self.torchrun.outdate();
         if let Some(member) = self.record.members.get_mut(rank as usize) {
             *member = LEFT_AFTER_SUCCESS;
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         true
     }
@@ -190,7 +190,7 @@ impl Run {
         }
         if !self.record.succeeded {
             self.record.succeeded = true;
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         for node in &formed.succeeded {
             let round = formed.number;

@@ -40,12 +40,10 @@ use self::leases::AgentLease;
 use self::master::Stored;
 use self::round::{Forming, Round};
 use self::torchrun::TorchrunForm;
-use super::Origin;
 use super::deadlines::Deadlines;
 use super::note::RunNote;
 use super::wire::{AgentRefusal, Event, Join, Program};
-use crate::last_call::LastCall;
-use crate::recovering::Recovering;
+use super::{Origin, Output};
 use crate::waiting::Arrived;
 use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
@@ -71,18 +69,8 @@ pub(super) enum Effect {
     Notify(NodeDesc, Event),
     /// End the session of an agent that is no longer in the run.
     Gone(NodeDesc),
-    /// Read a key immediately, before any other effect.
-    Read(Vec<u8>),
-    /// Store a value.
-    Store { key: Vec<u8>, value: Vec<u8> },
-    /// Remove a key.
-    Remove(Vec<u8>),
-    /// Log that a round with enough nodes waits for more.
-    LastCall(LastCall),
-    /// Log the progress of a state recovery.
-    Recovering(Recovering),
-    /// Keep this record for the next coordinator, before any later effect.
-    Note(RunNote),
+    /// Pass an output to the driver.
+    Output(Output),
 }
 
 /// One run.
@@ -310,10 +298,6 @@ impl Run {
         self.origin.agent == Some(join.instance)
     }
 
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
     /// `true` if the run is over.
     pub(super) fn is_closed(&self) -> bool {
         self.round.is_closed()
@@ -482,7 +466,7 @@ impl Run {
         self.torchrun.outdate();
         self.record.closed = self.origin.rules.has(Rule::EndIsRecorded);
         self.record.silent = false;
-        out.push(Effect::Note(self.record.clone()));
+        self.note(out);
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
                 Phase::Joining { .. } if self.nodes.surplus.contains(node) => {
