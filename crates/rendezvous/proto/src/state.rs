@@ -21,6 +21,18 @@ pub struct NodeDesc {
     pub local_id: i64,
 }
 
+impl NodeDesc {
+    /// Creates the descriptor of the first rendezvous in a process.
+    pub fn new(addr: impl Into<String>, pid: i64) -> Self {
+        let (addr, local_id) = (addr.into(), 0);
+        Self {
+            addr,
+            pid,
+            local_id,
+        }
+    }
+}
+
 impl fmt::Display for NodeDesc {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Only the printed address is escaped; the state keeps the address that the node wrote.

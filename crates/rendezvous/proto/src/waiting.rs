@@ -161,11 +161,7 @@ mod tests {
     use super::*;
 
     fn node(addr: &str, pid: i64) -> NodeDesc {
-        NodeDesc {
-            addr: addr.to_owned(),
-            pid,
-            local_id: 0,
-        }
+        NodeDesc::new(addr, pid)
     }
 
     fn text(state: &RendezvousState, me: &NodeDesc, min: u32, max: u32) -> String {

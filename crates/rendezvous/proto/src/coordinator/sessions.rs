@@ -282,20 +282,13 @@ mod tests {
     };
 
     fn at(millis: u64) -> Now {
-        Now {
-            mono: Mono::from_origin(Duration::from_millis(millis)),
-            ..Now::default()
-        }
+        Now::at(Mono::from_origin(Duration::from_millis(millis)))
     }
 
     fn attached(agents: u32) -> Sessions {
         let mut sessions = Sessions::default();
         for agent in 0..agents {
-            let node = NodeDesc {
-                addr: format!("node-{agent}"),
-                pid: i64::from(agent),
-                local_id: 0,
-            };
+            let node = NodeDesc::new(format!("node-{agent}"), i64::from(agent));
             sessions.attach(at(0), ConnId(agent), &node, None, false, &LIMITS);
         }
         sessions
@@ -333,11 +326,7 @@ mod tests {
     #[test]
     fn an_agent_in_this_process_is_sent_nothing_and_missed_all_the_same() {
         let mut sessions = attached(1);
-        let node = NodeDesc {
-            addr: "here".to_owned(),
-            pid: 7,
-            local_id: 0,
-        };
+        let node = NodeDesc::new("here", 7);
         sessions.attach(at(0), ConnId(1), &node, None, true, &LIMITS);
         for second in 1..15 {
             let due = sessions.lost_agents(at(second * 1000), false, &LIMITS);

@@ -717,11 +717,7 @@ impl World {
         Join {
             instance: u64::from(agent) + 1,
             run: "run".to_owned(),
-            node: NodeDesc {
-                addr: format!("agent{agent}"),
-                pid: 1,
-                local_id: 0,
-            },
+            node: NodeDesc::new(format!("agent{agent}"), 1),
             settings: self.settings,
             role: "default".to_owned(),
             local_world_size: 1,
