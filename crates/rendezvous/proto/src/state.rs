@@ -24,11 +24,10 @@ pub struct NodeDesc {
 impl NodeDesc {
     /// Creates the descriptor of the first rendezvous in a process.
     pub fn new(addr: impl Into<String>, pid: i64) -> Self {
-        let (addr, local_id) = (addr.into(), 0);
         Self {
-            addr,
+            addr: addr.into(),
             pid,
-            local_id,
+            local_id: 0,
         }
     }
 }

@@ -346,9 +346,8 @@ impl Coordinator {
     /// `None` if no agent has joined over the connection, or if the coordinator is not restartable.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
-        let node_timeout = hosted.run.settings().node_timeout;
-        self.authority
-            .map(|_| silence::unacknowledged(node_timeout))
+        self.authority?;
+        Some(silence::unacknowledged(hosted.run.settings().node_timeout))
     }
 
     /// Returns this coordinator's authority; `None` if it is not restartable.

@@ -248,8 +248,7 @@ impl Run {
 
     /// `true` if an agent participates, or waits for a round.
     pub(super) fn keeps(&self, node: &NodeDesc) -> bool {
-        self.phase(node)
-            .is_some_and(|phase| phase != Phase::Dropped)
+        !matches!(self.phase(node), None | Some(Phase::Dropped))
     }
 
     /// Registers `epoch` earlier coordinators whose rounds are unknown.
@@ -371,9 +370,8 @@ impl Run {
             )));
         }
         let other = self.other_program(join);
-        other
-            .or_else(|| self.mismatch(join))
-            .map(AgentRefusal::Unusable)
+        let why = other.or_else(|| self.mismatch(join));
+        why.map(AgentRefusal::Unusable)
     }
 
     /// Returns a refusal text if this agent's program differs from another's.
