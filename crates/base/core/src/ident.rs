@@ -28,5 +28,5 @@ impl fmt::Display for RunId {
 ///
 /// The driver assigns the ids. The driver does not reuse an id while the machine still has state
 /// for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);

@@ -8,7 +8,7 @@ use crate::time::Mono;
 ///
 /// The limiter counts the dropped lines, so that the log can report their number. Once a line was
 /// dropped, no line is admitted until [`RateLimit::take_dropped`] has returned the number.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RateLimit {
     most: u32,
     interval: Duration,

@@ -114,6 +114,14 @@ pub struct Now {
     pub wall: Wall,
 }
 
+impl Now {
+    /// Creates a reading for a machine that ignores the wall clock.
+    pub fn at(mono: Mono) -> Self {
+        let wall = Wall::default();
+        Self { mono, wall }
+    }
+}
+
 /// Returns the delay before a retry: exponential backoff with jitter.
 ///
 /// `attempt` counts from 0, and `jitter` is a random fraction in `0.0..1.0` that the driver draws.

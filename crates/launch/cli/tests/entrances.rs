@@ -148,11 +148,7 @@ fn a_worker_sends_heartbeats_and_timers() {
 }
 
 fn hostile_node() -> NodeDesc {
-    NodeDesc {
-        addr: HOSTILE.to_owned(),
-        pid: 1,
-        local_id: 0,
-    }
+    NodeDesc::new(HOSTILE, 1)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now};
 use rustix::time::{ClockId, clock_gettime};
 
 pub use rdzv_rendezvous_proto::fence::{Fence, Input, Output};
@@ -14,8 +14,5 @@ pub fn now() -> Now {
     let since = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(since.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(since.tv_nsec).unwrap_or(0);
-    Now {
-        mono: Mono::from_origin(Duration::new(seconds, nanos)),
-        wall: Wall::default(),
-    }
+    Now::at(Mono::from_origin(Duration::new(seconds, nanos)))
 }

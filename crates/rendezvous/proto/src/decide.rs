@@ -235,21 +235,20 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
         return Action::Finish.because(NOT_LISTED);
     };
     // In a closed run no round will form, so the lists have no effect any more.
-    if state.closed {
-        Action::Finish.because(RUN_CLOSED)
-    } else if moment.phase == JoinPhase::InTime {
-        action.because(ASKED)
-    } else {
-        Action::Fail(Ending::Timeout).because(TIME_OVER)
-    }
+    end(state, moment, action)
 }
 
 /// Decides how a node ends the run for all nodes.
 pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
+    end(state, moment, Action::MarkClosed)
+}
+
+/// Decides to apply `action`, unless the run is closed or the time is over.
+fn end(state: &RendezvousState, moment: Moment, action: Action) -> Decision {
     if state.closed {
         Action::Finish.because(RUN_CLOSED)
     } else if moment.phase == JoinPhase::InTime {
-        Action::MarkClosed.because(ASKED)
+        action.because(ASKED)
     } else {
         Action::Fail(Ending::Timeout).because(TIME_OVER)
     }

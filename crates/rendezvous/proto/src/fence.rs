@@ -257,10 +257,7 @@ mod tests {
     use super::*;
 
     fn at(millis: u64) -> Now {
-        Now {
-            mono: Mono::from_origin(Duration::from_millis(millis)),
-            ..Now::default()
-        }
+        Now::at(Mono::from_origin(Duration::from_millis(millis)))
     }
 
     fn fence() -> Fence {

@@ -66,11 +66,7 @@ mod tests {
     use super::*;
 
     fn node(name: &str) -> NodeDesc {
-        NodeDesc {
-            addr: name.to_owned(),
-            pid: 1,
-            local_id: 0,
-        }
+        NodeDesc::new(name, 1)
     }
 
     #[test]

@@ -34,11 +34,7 @@ mod tests {
     use super::*;
 
     fn node(addr: &str, pid: i64) -> NodeDesc {
-        NodeDesc {
-            addr: addr.into(),
-            pid,
-            local_id: 0,
-        }
+        NodeDesc::new(addr, pid)
     }
 
     #[test]

@@ -21,6 +21,17 @@ pub struct NodeDesc {
     pub local_id: i64,
 }
 
+impl NodeDesc {
+    /// Creates the descriptor of the first rendezvous in a process.
+    pub fn new(addr: impl Into<String>, pid: i64) -> Self {
+        Self {
+            addr: addr.into(),
+            pid,
+            local_id: 0,
+        }
+    }
+}
+
 impl fmt::Display for NodeDesc {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Only the printed address is escaped; the state keeps the address that the node wrote.

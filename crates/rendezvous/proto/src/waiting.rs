@@ -103,7 +103,10 @@ impl fmt::Display for Waiting {
         };
         let (nodes, hosts) = (arrived.nodes, hosts(arrived));
         if arrived.is_spare {
-            let nodes = count(nodes);
+            let nodes = match nodes {
+                1 => "1 node".to_owned(),
+                _ => format!("{nodes} nodes"),
+            };
             write!(
                 formatter,
                 "in reserve: the job has its {nodes} ({hosts}); this node joins when one of them \
@@ -121,13 +124,6 @@ impl fmt::Display for Waiting {
                  command on the other nodes"
             )
         }
-    }
-}
-
-fn count(nodes: u32) -> String {
-    match nodes {
-        1 => "1 node".to_owned(),
-        _ => format!("{nodes} nodes"),
     }
 }
 
@@ -161,11 +157,7 @@ mod tests {
     use super::*;
 
     fn node(addr: &str, pid: i64) -> NodeDesc {
-        NodeDesc {
-            addr: addr.to_owned(),
-            pid,
-            local_id: 0,
-        }
+        NodeDesc::new(addr, pid)
     }
 
     fn text(state: &RendezvousState, me: &NodeDesc, min: u32, max: u32) -> String {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_store_proto::wire::request;
@@ -45,10 +45,7 @@ impl Crowd {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now {
-            mono: Mono::from_origin(self.origin.elapsed()),
-            wall: Wall::default(),
-        }
+        Now::at(Mono::from_origin(self.origin.elapsed()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
@@ -87,10 +87,7 @@ pub(crate) fn run(
 }
 
 fn now(origin: Instant) -> Now {
-    Now {
-        mono: Mono::from_origin(origin.elapsed()),
-        wall: Wall::default(),
-    }
+    Now::at(Mono::from_origin(origin.elapsed()))
 }
 
 impl Agent {
@@ -111,11 +108,7 @@ impl Agent {
         if u32::from_le_bytes(answer) != PROBE_ANSWER {
             return Err("there is no host".into());
         }
-        let node = NodeDesc {
-            addr: format!("node-{number:05}"),
-            pid: 1,
-            local_id: 0,
-        };
+        let node = NodeDesc::new(format!("node-{number:05}"), 1);
         let settings = Settings::new(agents, agents);
         let instance = u64::from(number) + 1;
         Ok(Self {

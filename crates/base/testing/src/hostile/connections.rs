@@ -4,89 +4,70 @@ use std::net::Shutdown;
 
 use socket2::{SockFilter, SockRef};
 
-use super::{Attack, Attacker, request};
+use super::{Attack, Attacker, attack, request};
 
 /// Number of connections of one attack on descriptors.
 pub const CONNECTIONS: usize = 150;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "connections that say nothing",
-        run: |attacker| each(attacker, |_| {}),
-    },
-    Attack {
-        name: "connections that stop in the middle of their first request",
-        run: |attacker| {
+    attack("connections that say nothing", |attacker| {
+        each(attacker, |_| {})
+    }),
+    attack(
+        "connections that stop in the middle of their first request",
+        |attacker| {
             each(attacker, |peer| {
                 peer.send(&request::validate()[..3]);
             });
         },
-    },
-    Attack {
-        name: "clients that are idle",
-        run: |attacker| {
-            each(attacker, |peer| {
-                peer.send(&request::validate());
-            });
-        },
-    },
-    Attack {
-        name: "connections that are reset immediately",
-        run: |attacker| {
-            (0..CONNECTIONS)
-                .filter_map(|_| attacker.connect())
-                .for_each(super::TestPeer::reset);
-        },
-    },
-    Attack {
-        name: "connections that are closed immediately",
-        run: |attacker| {
-            (0..CONNECTIONS)
-                .filter_map(|_| attacker.connect())
-                .for_each(drop);
-        },
-    },
-    Attack {
-        name: "clients that leave with everything unanswered",
-        run: |attacker| {
+    ),
+    attack("clients that are idle", |attacker| {
+        each(attacker, |peer| {
+            peer.send(&request::validate());
+        });
+    }),
+    attack("connections that are reset immediately", |attacker| {
+        (0..CONNECTIONS)
+            .filter_map(|_| attacker.connect())
+            .for_each(super::TestPeer::reset);
+    }),
+    attack("connections that are closed immediately", |attacker| {
+        (0..CONNECTIONS)
+            .filter_map(|_| attacker.connect())
+            .for_each(drop);
+    }),
+    attack(
+        "clients that leave with everything unanswered",
+        |attacker| {
             for _ in 0..CONNECTIONS {
                 if let Some(mut peer) = attacker.join() {
                     peer.send(&request::NUM_KEYS.repeat(20_000));
                 }
             }
         },
-    },
-    Attack {
-        name: "resets in the middle of large values",
-        run: |attacker| {
-            for _ in 0..20 {
-                if let Some(mut peer) = attacker.join() {
-                    let begun = [request::set_head("/r", 8 << 20), vec![7; 1 << 20]];
-                    peer.send(&begun.concat());
-                    peer.reset();
-                }
+    ),
+    attack("resets in the middle of large values", |attacker| {
+        for _ in 0..20 {
+            if let Some(mut peer) = attacker.join() {
+                let begun = [request::set_head("/r", 8 << 20), vec![7; 1 << 20]];
+                peer.send(&begun.concat());
+                peer.reset();
             }
-        },
-    },
-    Attack {
-        name: "clients that end their side only",
-        run: |attacker| {
-            each(attacker, |peer| {
-                peer.send(&[request::validate(), request::NUM_KEYS.repeat(100)].concat());
-                let _ = peer.stream().shutdown(Shutdown::Write);
-            });
-        },
-    },
-    Attack {
-        name: "clients whose host is lost",
-        run: |attacker| {
-            each(attacker, |peer| {
-                let wait = request::wait(std::iter::once("/gone".to_owned()));
-                peer.send(&[request::validate(), wait].concat());
-                go_silent(peer);
-            });
-        },
-    },
+        }
+    }),
+    attack("clients that end their side only", |attacker| {
+        each(attacker, |peer| {
+            peer.send(&[request::validate(), request::NUM_KEYS.repeat(100)].concat());
+            let _ = peer.stream().shutdown(Shutdown::Write);
+        });
+    }),
+    attack("clients whose host is lost", |attacker| {
+        each(attacker, |peer| {
+            let wait = request::wait(std::iter::once("/gone".to_owned()));
+            peer.send(&[request::validate(), wait].concat());
+            go_silent(peer);
+        });
+    }),
 ];
 
 /// Opens connections, calls `act` with each, and keeps them.

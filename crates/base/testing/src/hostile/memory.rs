@@ -1,99 +1,70 @@
 //! Attacks on memory: stored data, and data of unfinished requests.
 
-use super::{Attack, Attacker, request};
+use super::{Attack, Attacker, attack, request};
 
 const MIB: usize = 1 << 20;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "fill with small values",
-        run: |attacker| {
-            attacker.flood(false, 120_000, |n| {
-                request::set(format!("/s/{n}"), [7; 1000])
-            });
-        },
-    },
-    Attack {
-        name: "fill with large values",
-        run: |attacker| {
-            attacker.flood(false, 20, |n| {
-                request::set(format!("/l/{n}"), vec![7; 7 * MIB])
-            });
-        },
-    },
-    Attack {
-        name: "fill with empty values",
-        run: |attacker| attacker.flood(false, 200_000, |n| request::set(format!("/e/{n}"), "")),
-    },
-    Attack {
-        name: "fill one value by appending",
-        run: |attacker| attacker.flood(false, 100, |_| request::append("/one", vec![7; MIB])),
-    },
-    Attack {
-        name: "fill by comparing and setting",
-        run: |attacker| {
-            attacker.flood(true, 2000, |n| {
-                request::compare_set(&format!("/c/{n}"), "", vec![7; 60_000])
-            });
-        },
-    },
-    Attack {
-        name: "fill by adding to new keys",
-        run: |attacker| attacker.flood(true, 100_000, |n| request::add(&format!("/a/{n}"), 1)),
-    },
-    Attack {
-        name: "fill one queue",
-        run: |attacker| attacker.flood(false, 100_000, |_| request::push("/q", [7; 1000])),
-    },
-    Attack {
-        name: "fill many queues",
-        run: |attacker| attacker.flood(false, 200_000, |n| request::push(&format!("/q/{n}"), "")),
-    },
-    Attack {
-        name: "fill with many keys per request",
-        run: |attacker| {
-            attacker.flood(false, 3, |n| {
-                request::multi_set((0..60_000).map(|key| format!("/m/{n}/{key}")), &[7; 200])
-            });
-        },
-    },
-    Attack {
-        name: "fill, leave and come back",
-        run: |attacker| {
-            for round in 0..12 {
-                if let Some(mut peer) = attacker.join() {
-                    let fill = |n| request::set(format!("/f/{round}/{n}"), vec![7; MIB]);
-                    let _ = (0..64).take_while(|n| peer.send(&fill(*n))).count();
-                }
+    attack("fill with small values", |attacker| {
+        attacker.flood(false, 120_000, |n| {
+            request::set(format!("/s/{n}"), [7; 1000])
+        });
+    }),
+    attack("fill with large values", |attacker| {
+        attacker.flood(false, 20, |n| {
+            request::set(format!("/l/{n}"), vec![7; 7 * MIB])
+        });
+    }),
+    attack("fill with empty values", |attacker| {
+        attacker.flood(false, 200_000, |n| request::set(format!("/e/{n}"), ""))
+    }),
+    attack("fill one value by appending", |attacker| {
+        attacker.flood(false, 100, |_| request::append("/one", vec![7; MIB]))
+    }),
+    attack("fill by comparing and setting", |attacker| {
+        attacker.flood(true, 2000, |n| {
+            request::compare_set(&format!("/c/{n}"), "", vec![7; 60_000])
+        });
+    }),
+    attack("fill by adding to new keys", |attacker| {
+        attacker.flood(true, 100_000, |n| request::add(&format!("/a/{n}"), 1))
+    }),
+    attack("fill one queue", |attacker| {
+        attacker.flood(false, 100_000, |_| request::push("/q", [7; 1000]))
+    }),
+    attack("fill many queues", |attacker| {
+        attacker.flood(false, 200_000, |n| request::push(&format!("/q/{n}"), ""))
+    }),
+    attack("fill with many keys per request", |attacker| {
+        attacker.flood(false, 3, |n| {
+            request::multi_set((0..60_000).map(|key| format!("/m/{n}/{key}")), &[7; 200])
+        });
+    }),
+    attack("fill, leave and come back", |attacker| {
+        for round in 0..12 {
+            if let Some(mut peer) = attacker.join() {
+                let fill = |n| request::set(format!("/f/{round}/{n}"), vec![7; MIB]);
+                let _ = (0..64).take_while(|n| peer.send(&fill(*n))).count();
             }
-        },
-    },
-    Attack {
-        name: "stop in the middle of large values",
-        run: |attacker| {
-            for number in 0..40 {
-                let begun = [
-                    request::set_head(&format!("/h/{number}"), 8 * MIB as u64),
-                    vec![7; MIB],
-                ];
-                attacker.flood(false, 1, |_| begun.concat());
-            }
-        },
-    },
-    Attack {
-        name: "stop in the middle of long lists",
-        run: |attacker| {
-            for opcode in [0x05, 0x06, 0x0a, 0x0b] {
-                let mut begun = [vec![opcode], request::length(131_072)].concat();
-                begun.extend((0..4 * MIB / 4096).flat_map(|_| request::bytes([b'k'; 4088])));
-                attacker.flood(false, 1, |_| begun.clone());
-            }
-        },
-    },
-    Attack {
-        name: "overwrite values that are being read",
-        run: overwrite_while_read,
-    },
+        }
+    }),
+    attack("stop in the middle of large values", |attacker| {
+        for number in 0..40 {
+            let begun = [
+                request::set_head(&format!("/h/{number}"), 8 * MIB as u64),
+                vec![7; MIB],
+            ];
+            attacker.flood(false, 1, |_| begun.concat());
+        }
+    }),
+    attack("stop in the middle of long lists", |attacker| {
+        for opcode in [0x05, 0x06, 0x0a, 0x0b] {
+            let mut begun = [vec![opcode], request::length(131_072)].concat();
+            begun.extend((0..4 * MIB / 4096).flat_map(|_| request::bytes([b'k'; 4088])));
+            attacker.flood(false, 1, |_| begun.clone());
+        }
+    }),
+    attack("overwrite values that are being read", overwrite_while_read),
 ];
 
 /// Makes each reader hold an old version of the value.

@@ -38,6 +38,10 @@ pub struct Attack {
     pub run: fn(&mut Attacker),
 }
 
+const fn attack(name: &'static str, run: fn(&mut Attacker)) -> Attack {
+    Attack { name, run }
+}
+
 /// Returns all attacks.
 pub fn attacks() -> impl Iterator<Item = Attack> {
     let all = [

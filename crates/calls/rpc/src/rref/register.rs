@@ -120,10 +120,7 @@ impl Register {
     }
 
     fn with_state<R>(&self, core: &Arc<Core>, ask: impl FnOnce(&mut State, Now) -> R) -> R {
-        let now = Now {
-            mono: clock::mono(Instant::now()),
-            ..Now::default()
-        };
+        let now = Now::at(clock::mono(Instant::now()));
         let mut state = self.state.lock();
         let answer = ask(&mut state, now);
         let effects = state.effects();

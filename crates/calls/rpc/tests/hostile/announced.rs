@@ -3,7 +3,7 @@
 use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartLocation, decoder};
 
 use super::peer::{Peer, body, call, frame, unix};
-use super::{Attack, Attacker, MIB};
+use super::{Attack, Attacker, MIB, attack};
 
 /// Number of peers in one attack.
 const MANY: usize = 150;
@@ -18,29 +18,28 @@ const AHEAD: usize = decoder::AHEAD + 64 * 1024;
 const LARGE: u64 = (4 << 30) - 4096;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "a part of 4 GiB is announced",
-        run: |attacker| announced(attacker, 1, &[PartHead::inline(LARGE)], 0),
-        peak: AHEAD,
-    },
-    Attack {
-        name: "150 peers announce a part of 4 GiB and send 10 KB",
-        run: |attacker| announced(attacker, MANY, &[PartHead::inline(LARGE)], SENT),
-        peak: MANY * (SENT + AHEAD),
-    },
-    Attack {
-        name: "half of a part of 4 MiB, of 40 peers",
-        run: |attacker| announced(attacker, 40, &[PartHead::inline(4 * MIB as u64)], 2 * MIB),
-        peak: 40 * (2 * 2 * MIB + AHEAD),
-    },
-    Attack {
-        name: "65535 parts of 65536 bytes are announced",
-        run: |attacker| announced(attacker, 1, &vec![PartHead::inline(65_536); 65_535], SENT),
-        peak: 16 * MIB,
-    },
-    Attack {
-        name: "150 peers announce a body of 64 MiB and send 10 KB",
-        run: |attacker| {
+    attack("a part of 4 GiB is announced", AHEAD, |attacker| {
+        announced(attacker, 1, &[PartHead::inline(LARGE)], 0)
+    }),
+    attack(
+        "150 peers announce a part of 4 GiB and send 10 KB",
+        MANY * (SENT + AHEAD),
+        |attacker| announced(attacker, MANY, &[PartHead::inline(LARGE)], SENT),
+    ),
+    attack(
+        "half of a part of 4 MiB, of 40 peers",
+        40 * (2 * 2 * MIB + AHEAD),
+        |attacker| announced(attacker, 40, &[PartHead::inline(4 * MIB as u64)], 2 * MIB),
+    ),
+    attack(
+        "65535 parts of 65536 bytes are announced",
+        16 * MIB,
+        |attacker| announced(attacker, 1, &vec![PartHead::inline(65_536); 65_535], SENT),
+    ),
+    attack(
+        "150 peers announce a body of 64 MiB and send 10 KB",
+        MANY * (SENT + AHEAD),
+        |attacker| {
             for _ in 0..MANY {
                 if let Some(mut peer) = attacker.target.join() {
                     let mut begun = frame(&call(1, "victim.take"), &[7; SENT], &[]);
@@ -50,42 +49,37 @@ pub(super) const ATTACKS: &[Attack] = &[
                 }
             }
         },
-        peak: MANY * (SENT + AHEAD),
-    },
-    Attack {
-        name: "a part of 4 GiB in the memory of the sender, over TCP",
-        run: |attacker| {
+    ),
+    attack(
+        "a part of 4 GiB in the memory of the sender, over TCP",
+        AHEAD,
+        |attacker| {
             let peer = attacker.target.join();
             read_out(attacker, peer, LARGE);
         },
-        peak: AHEAD,
-    },
-    Attack {
-        name: "a part of 4 GiB in the memory of the sender that is not there",
-        run: |attacker| {
+    ),
+    attack(
+        "a part of 4 GiB in the memory of the sender that is not there",
+        AHEAD,
+        |attacker| {
             let peer = attacker.target.join_over(&unix());
             read_out(attacker, peer, LARGE);
         },
-        peak: AHEAD,
-    },
-    Attack {
-        name: "parts in arenas that are not there",
-        run: |attacker| {
-            if let Some(mut peer) = attacker.target.join() {
-                let part = PartHead {
-                    location: PartLocation::Arena {
-                        arena: 1,
-                        generation: 1,
-                        offset: 0,
-                    },
-                    length: LARGE,
-                };
-                peer.send(&frame(&call(1, "victim.take"), &body(&()), &[part]));
-                attacker.peers.push(peer);
-            }
-        },
-        peak: AHEAD,
-    },
+    ),
+    attack("parts in arenas that are not there", AHEAD, |attacker| {
+        if let Some(mut peer) = attacker.target.join() {
+            let part = PartHead {
+                location: PartLocation::Arena {
+                    arena: 1,
+                    generation: 1,
+                    offset: 0,
+                },
+                length: LARGE,
+            };
+            peer.send(&frame(&call(1, "victim.take"), &body(&()), &[part]));
+            attacker.peers.push(peer);
+        }
+    }),
 ];
 
 /// Announces parts, and sends `sent` bytes of them.

@@ -3,7 +3,7 @@
 use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead};
 
 use super::peer::{Peer, call, frame, request, text};
-use super::{Attack, Attacker, MIB, WINDOW};
+use super::{Attack, Attacker, MIB, WINDOW, attack};
 
 /// Flag of a request: the first 8 bytes of the body are the key of its line.
 const IN_LINE: u16 = 2;
@@ -21,64 +21,57 @@ const FLOOD: usize = 300 * MIB;
 const CALLS: usize = 48 * MIB;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "calls of a function that blocks, 100 KB each",
-        run: |attacker| flood(attacker, 100_000, |n| request(n, "victim.block", 100_000)),
-        peak: WINDOW + MIB,
-    },
-    Attack {
-        name: "calls of a function that waits, 100 KB each",
-        run: |attacker| flood(attacker, 100_000, |n| request(n, "victim.stall", 100_000)),
-        peak: 2 * WINDOW,
-    },
-    Attack {
-        name: "calls of a function that waits, a MiB each",
-        run: |attacker| flood(attacker, MIB, |n| request(n, "victim.stall", MIB)),
-        peak: 3 * WINDOW,
-    },
-    Attack {
-        name: "calls of a function that blocks, tensors of a MiB",
-        run: |attacker| flood(attacker, MIB, |n| tensor(n, "victim.block_tensors", MIB)),
-        peak: WINDOW + WINDOW / 2,
-    },
-    Attack {
-        name: "calls of a function that waits, tensors of a MiB",
-        run: |attacker| flood(attacker, MIB, |n| tensor(n, "victim.stall_tensors", MIB)),
-        peak: WINDOW + WINDOW / 2,
-    },
-    Attack {
-        name: "small calls of a function that waits",
-        run: |attacker| flood(attacker, 5000, |n| request(n, "victim.stall", 10)),
-        peak: CALLS,
-    },
-    Attack {
-        name: "small calls of a function that blocks",
-        run: |attacker| flood(attacker, 5000, |n| request(n, "victim.block", 10)),
-        peak: CALLS,
-    },
-    Attack {
-        name: "calls that claim to be parts of others, 100 KB each",
-        run: |attacker| flood(attacker, 100_000, |n| flagged(n, NESTED, 100_000)),
-        peak: WINDOW + OF_OTHERS,
-    },
-    Attack {
-        name: "small calls that claim to be parts of others",
-        run: |attacker| flood(attacker, 5000, |n| flagged(n, NESTED, 10)),
-        peak: CALLS,
-    },
-    Attack {
-        name: "calls in one line",
-        run: |attacker| flood(attacker, 100_000, |n| flagged(n, IN_LINE, 100_000)),
-        peak: WINDOW + MIB,
-    },
-    Attack {
-        name: "calls with one number",
-        run: |attacker| flood(attacker, 100_000, |_| request(1, "victim.stall", 100_000)),
-        peak: 2 * WINDOW,
-    },
-    Attack {
-        name: "calls that are cancelled immediately, of a function that blocks",
-        run: |attacker| {
+    attack(
+        "calls of a function that blocks, 100 KB each",
+        WINDOW + MIB,
+        |attacker| flood(attacker, 100_000, |n| request(n, "victim.block", 100_000)),
+    ),
+    attack(
+        "calls of a function that waits, 100 KB each",
+        2 * WINDOW,
+        |attacker| flood(attacker, 100_000, |n| request(n, "victim.stall", 100_000)),
+    ),
+    attack(
+        "calls of a function that waits, a MiB each",
+        3 * WINDOW,
+        |attacker| flood(attacker, MIB, |n| request(n, "victim.stall", MIB)),
+    ),
+    attack(
+        "calls of a function that blocks, tensors of a MiB",
+        WINDOW + WINDOW / 2,
+        |attacker| flood(attacker, MIB, |n| tensor(n, "victim.block_tensors", MIB)),
+    ),
+    attack(
+        "calls of a function that waits, tensors of a MiB",
+        WINDOW + WINDOW / 2,
+        |attacker| flood(attacker, MIB, |n| tensor(n, "victim.stall_tensors", MIB)),
+    ),
+    attack("small calls of a function that waits", CALLS, |attacker| {
+        flood(attacker, 5000, |n| request(n, "victim.stall", 10))
+    }),
+    attack("small calls of a function that blocks", CALLS, |attacker| {
+        flood(attacker, 5000, |n| request(n, "victim.block", 10))
+    }),
+    attack(
+        "calls that claim to be parts of others, 100 KB each",
+        WINDOW + OF_OTHERS,
+        |attacker| flood(attacker, 100_000, |n| flagged(n, NESTED, 100_000)),
+    ),
+    attack(
+        "small calls that claim to be parts of others",
+        CALLS,
+        |attacker| flood(attacker, 5000, |n| flagged(n, NESTED, 10)),
+    ),
+    attack("calls in one line", WINDOW + MIB, |attacker| {
+        flood(attacker, 100_000, |n| flagged(n, IN_LINE, 100_000))
+    }),
+    attack("calls with one number", 2 * WINDOW, |attacker| {
+        flood(attacker, 100_000, |_| request(1, "victim.stall", 100_000))
+    }),
+    attack(
+        "calls that are cancelled immediately, of a function that blocks",
+        WINDOW + MIB,
+        |attacker| {
             flood(attacker, 100_000, |number| {
                 let cancel = Header {
                     call: number,
@@ -89,11 +82,11 @@ pub(super) const ATTACKS: &[Attack] = &[
                 both
             });
         },
-        peak: WINDOW + MIB,
-    },
-    Attack {
-        name: "calls whose time is over immediately, of a function that blocks",
-        run: |attacker| {
+    ),
+    attack(
+        "calls whose time is over immediately, of a function that blocks",
+        WINDOW + MIB,
+        |attacker| {
             flood(attacker, 100_000, |number| {
                 let header = Header {
                     deadline_micros: 1,
@@ -102,16 +95,14 @@ pub(super) const ATTACKS: &[Attack] = &[
                 frame(&header, &text(100_000), &[])
             });
         },
-        peak: WINDOW + MIB,
-    },
-    Attack {
-        name: "calls of a method that is not there",
-        run: |attacker| flood(attacker, 100_000, |n| request(n, "victim.missing", 100_000)),
-        peak: MIB,
-    },
-    Attack {
-        name: "peers that come, call and leave",
-        run: |attacker| {
+    ),
+    attack("calls of a method that is not there", MIB, |attacker| {
+        flood(attacker, 100_000, |n| request(n, "victim.missing", 100_000))
+    }),
+    attack(
+        "peers that come, call and leave",
+        2 * WINDOW + WINDOW / 2,
+        |attacker| {
             for _ in 0..4 {
                 flood(attacker, 10 * MIB, |n| {
                     tensor(n, "victim.block_tensors", 10 * MIB)
@@ -119,8 +110,7 @@ pub(super) const ATTACKS: &[Attack] = &[
                 attacker.peers.clear();
             }
         },
-        peak: 2 * WINDOW + WINDOW / 2,
-    },
+    ),
 ];
 
 /// Sends calls of about this size over one connection.

@@ -47,6 +47,11 @@ pub(crate) struct Attack {
     peak: usize,
 }
 
+/// Creates an attack that may take `peak` bytes of memory.
+const fn attack(name: &'static str, peak: usize, run: fn(&mut Attacker)) -> Attack {
+    Attack { name, run, peak }
+}
+
 /// An attacker and its connections.
 pub(crate) struct Attacker {
     target: Target,

@@ -5,45 +5,46 @@ use std::time::Duration;
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::peer::{Peer, body, call, frame, request, unix};
-use super::{Attack, Attacker, MIB, WINDOW};
+use super::{Attack, Attacker, MIB, WINDOW, attack};
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "replies of a MiB that the caller never reads",
-        run: |attacker| unread(attacker, 1000, |n| give(n, "victim.give", MIB)),
-        peak: WINDOW + MIB,
-    },
-    Attack {
-        name: "replies of a MiB that the caller never reads, of a function that blocks",
-        run: |attacker| unread(attacker, 1000, |n| give(n, "victim.give_blocking", MIB)),
-        peak: WINDOW + 4 * MIB,
-    },
-    Attack {
-        name: "replies of 60 KB that the caller never reads",
-        run: |attacker| unread(attacker, 17_000, |n| give(n, "victim.give", 60_000)),
-        peak: WINDOW + WINDOW / 2,
-    },
-    Attack {
-        name: "small replies that the caller never reads",
-        run: |attacker| unread(attacker, 1_000_000, |n| request(n, "victim.take", 1)),
-        peak: 2 * WINDOW,
-    },
-    Attack {
-        name: "errors that the caller never reads",
-        run: |attacker| unread(attacker, 500_000, |n| request(n, "victim.missing", 1)),
-        peak: 2 * WINDOW,
-    },
-    Attack {
-        name: "pings whose answers the caller never reads",
-        run: |attacker| {
+    attack(
+        "replies of a MiB that the caller never reads",
+        WINDOW + MIB,
+        |attacker| unread(attacker, 1000, |n| give(n, "victim.give", MIB)),
+    ),
+    attack(
+        "replies of a MiB that the caller never reads, of a function that blocks",
+        WINDOW + 4 * MIB,
+        |attacker| unread(attacker, 1000, |n| give(n, "victim.give_blocking", MIB)),
+    ),
+    attack(
+        "replies of 60 KB that the caller never reads",
+        WINDOW + WINDOW / 2,
+        |attacker| unread(attacker, 17_000, |n| give(n, "victim.give", 60_000)),
+    ),
+    attack(
+        "small replies that the caller never reads",
+        2 * WINDOW,
+        |attacker| unread(attacker, 1_000_000, |n| request(n, "victim.take", 1)),
+    ),
+    attack(
+        "errors that the caller never reads",
+        2 * WINDOW,
+        |attacker| unread(attacker, 500_000, |n| request(n, "victim.missing", 1)),
+    ),
+    attack(
+        "pings whose answers the caller never reads",
+        2 * WINDOW,
+        |attacker| {
             let ping = frame(&Header::new(FrameKind::Ping), &[], &[]);
             unread(attacker, 1_000_000, |_| ping.clone());
         },
-        peak: 2 * WINDOW,
-    },
-    Attack {
-        name: "replies that are lent and never given back",
-        run: |attacker| {
+    ),
+    attack(
+        "replies that are lent and never given back",
+        WINDOW + 4 * MIB,
+        |attacker| {
             if let Some(mut peer) = attacker.target.join_over(&unix()) {
                 let claim = (0_u64, [0_u8; 16], true);
                 let ping = postcard::to_stdvec(&claim).unwrap();
@@ -65,18 +66,17 @@ pub(super) const ATTACKS: &[Attack] = &[
                 attacker.peers.push(peer);
             }
         },
-        peak: WINDOW + 4 * MIB,
-    },
-    Attack {
-        name: "peers that leave with everything unanswered",
-        run: |attacker| {
+    ),
+    attack(
+        "peers that leave with everything unanswered",
+        2 * WINDOW,
+        |attacker| {
             for _ in 0..4 {
                 unread(attacker, 300, |n| give(n, "victim.give_blocking", MIB));
                 attacker.peers.clear();
             }
         },
-        peak: 2 * WINDOW,
-    },
+    ),
 ];
 
 fn give(number: u64, method: &str, length: usize) -> Vec<u8> {

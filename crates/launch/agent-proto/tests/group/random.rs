@@ -82,10 +82,7 @@ impl World {
         self.answers.push_back(input);
         while let Some(input) = self.answers.pop_front() {
             assert!(self.ending.is_none() || self.answers.is_empty());
-            let now = Now {
-                mono: Mono::from_origin(self.clock),
-                wall: Wall::default(),
-            };
+            let now = Now::at(Mono::from_origin(self.clock));
             self.group.handle(now, input);
             while let Some(output) = self.group.poll_output() {
                 assert!(self.ending.is_none(), "{output:?} after finish");

@@ -64,10 +64,9 @@ pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroupMach
         assert!(!finished, "{line}: nothing comes after finish (INV-G2)");
         let (event, expected) = line.split_once("->").expect("a line has an arrow");
         let (millis, input) = event.trim().split_once(' ').expect("a line has a time");
-        let now = Now {
-            mono: Mono::from_origin(Duration::from_millis(millis.parse().unwrap())),
-            wall: Wall::default(),
-        };
+        let now = Now::at(Mono::from_origin(Duration::from_millis(
+            millis.parse().unwrap(),
+        )));
         group.handle(now, parse(input.trim(), agents));
         let outputs: Vec<String> = std::iter::from_fn(|| group.poll_output())
             .map(|output| shown(&output))

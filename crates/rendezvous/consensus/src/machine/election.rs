@@ -1,4 +1,4 @@
-//! Campaigns that start before the election timeout.
+//! Leader election: campaigns that start before the election timeout.
 //!
 //! The module also tracks the time since voters last received from a leader.
 

@@ -56,10 +56,7 @@ impl Group {
 
     fn handle(&mut self, it: VoterId, input: Input<'_>) {
         let mono = self.clock(it);
-        let now = Now {
-            mono,
-            ..Now::default()
-        };
+        let now = Now::at(mono);
         let Some(member) = self.members.get_mut(&it) else {
             return;
         };

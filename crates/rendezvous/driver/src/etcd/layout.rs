@@ -84,11 +84,7 @@ mod tests {
     fn a_member_key_names_its_node() {
         let layout = Layout::new("/p/", &RunId::new("a/b%"));
         assert_eq!(layout.state(), "/p/run_a%2Fb%25/state");
-        let node = NodeDesc {
-            addr: "node_a/b".to_owned(),
-            pid: 17,
-            local_id: 0,
-        };
+        let node = NodeDesc::new("node_a/b", 17);
         let key = layout.member(&node);
         assert_eq!(layout.node(key.as_bytes()), Some(node));
         for foreign in ["/p/run_a/members/x_1_0", "/p/run_a%2Fb%25/members/x_1", ""] {

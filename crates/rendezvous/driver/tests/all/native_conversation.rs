@@ -82,11 +82,7 @@ impl Conversation {
         self.connect(number, PROBE);
         // The driver of the agent receives the answer to the probe.
         self.in_flight.clear();
-        let node = NodeDesc {
-            addr: format!("node-{name}"),
-            pid: 100 + i64::from(name),
-            local_id: 0,
-        };
+        let node = NodeDesc::new(format!("node-{name}"), 100 + i64::from(name));
         let instance = 0x1111_1111_1111_1111 * u64::from(number + 1);
         let client = NativeClient::new(self.now, instance, "run-1", node, settings);
         self.clients.push(client);

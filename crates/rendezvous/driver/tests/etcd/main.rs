@@ -54,11 +54,7 @@ fn open(server: &Server, run_id: &RunId) -> EtcdState {
 }
 
 fn node(number: i64) -> NodeDesc {
-    NodeDesc {
-        addr: "node_a/b".to_owned(),
-        pid: number,
-        local_id: 0,
-    }
+    NodeDesc::new("node_a/b", number)
 }
 
 /// Notices that an observer receives.

@@ -49,11 +49,7 @@ impl Agent {
             store: Arc::new(connect(address)),
             run_id: RunId::new("run"),
             settings,
-            node: NodeDesc {
-                addr: "127.0.0.1".to_owned(),
-                pid: number,
-                local_id: 0,
-            },
+            node: NodeDesc::new("127.0.0.1", number),
             program: None,
             kept: None,
             ends_workers: false,

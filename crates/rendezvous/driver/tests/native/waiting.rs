@@ -14,7 +14,9 @@ use rdzv_rendezvous::dynamic::{
     Driver, DriverOptions, Notice, SharedState, StateToken, Written, node,
 };
 use rdzv_rendezvous::{Change, RendezvousBackend as _, RendezvousError};
-use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation, PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::coordinator::wire::{
+    Authority, Event, Operation, PROBE, PROBE_ANSWER, VoterList,
+};
 use rdzv_rendezvous_proto::{FencePolicy, Settings};
 use rdzv_store::{HashStore, Store, StoreError, StorePolicy};
 
@@ -88,11 +90,11 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
             ],
             Operation::Master { round, addr, port } => vec![Event::Master { round, addr, port }],
             Operation::Lease { number, .. } => vec![Event::Backed { number }],
-            Operation::Candidate { willing: true } => vec![Event::Voters {
+            Operation::Candidate { willing: true } => vec![Event::Voters(VoterList {
                 addresses: vec![address.clone()],
                 voters: 1,
                 invites: true,
-            }],
+            })],
             Operation::Leave => vec![Event::Left],
             Operation::Heartbeat => vec![Event::Alive(None)],
             _ => Vec::new(),

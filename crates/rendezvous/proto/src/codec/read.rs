@@ -35,20 +35,13 @@ impl<'d, 'a> Reading<'d, 'a> {
             .attributes(root, Class::State)
             .ok_or_else(|| wrong("root", root, "a rendezvous state"))?;
         self.dialect.attributes = self.unknown(attributes, &names::ALL, || "state".to_owned())?;
-        let get = |name| attribute(attributes, name);
-        let need = |name| {
-            let absent = || CodecError::Absent {
-                part: "state".to_owned(),
-                name,
-            };
-            get(name).ok_or_else(absent)
-        };
+        let need = |name| needed(attributes, name, || "state".to_owned());
 
         let deadline = match need(names::DEADLINE)? {
             Item::None => None,
             item => Some(self.time(item, || names::DEADLINE.to_owned())?),
         };
-        let redundancy_list = get(names::REDUNDANCY_LIST);
+        let redundancy_list = attribute(attributes, names::REDUNDANCY_LIST);
         self.dialect.no_redundancy_list = redundancy_list.is_none();
         Ok(RendezvousState {
             round: whole(need(names::ROUND)?, || names::ROUND.to_owned())?,
@@ -107,10 +100,7 @@ impl<'d, 'a> Reading<'d, 'a> {
             .document
             .attributes(item, Class::Node)
             .ok_or_else(|| wrong(&part(), item, "a node"))?;
-        let get = |name| {
-            let absent = || CodecError::Absent { part: part(), name };
-            attribute(attributes, name).ok_or_else(absent)
-        };
+        let get = |name| needed(attributes, name, part);
         let addr = match get(node::ADDR)? {
             Item::Text(addr) => addr,
             other => return Err(wrong(&format!("addr of {}", part()), other, "a text")),
@@ -171,6 +161,15 @@ fn attribute<'a>(attributes: Pairs<'_, 'a>, name: &str) -> Option<Item<'a>> {
     let is_it = |known: &Item<'_>| matches!(known, Item::Text(known) if *known == name);
     let found = attributes.iter().rev().find(|[known, _]| is_it(known));
     found.map(|[_, item]| *item)
+}
+
+fn needed<'a>(
+    attributes: Pairs<'_, 'a>,
+    name: &'static str,
+    part: impl FnOnce() -> String,
+) -> Result<Item<'a>, CodecError> {
+    let absent = || CodecError::Absent { part: part(), name };
+    attribute(attributes, name).ok_or_else(absent)
 }
 
 fn truth(item: Item<'_>, part: &str) -> Result<bool, CodecError> {

@@ -8,19 +8,10 @@ use rdzv_core::time::Mono;
 /// At most one deadline for each key.
 ///
 /// Each operation costs O(log N).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Deadlines<K> {
     by_key: BTreeMap<K, Mono>,
     by_time: BTreeSet<(Mono, K)>,
-}
-
-impl<K> Default for Deadlines<K> {
-    fn default() -> Self {
-        Self {
-            by_key: BTreeMap::new(),
-            by_time: BTreeSet::new(),
-        }
-    }
 }
 
 impl<K: Ord> Deadlines<K> {

@@ -69,22 +69,7 @@ impl Hosted {
                     self.ended.extend(self.sessions.detach(&node));
                     continue;
                 }
-                Effect::Read(key) => Output::Read(key),
-                Effect::Store { key, value } => Output::Store { key, value },
-                Effect::Remove(key) => Output::Remove(key),
-                Effect::LastCall(call) => Output::LastCall {
-                    run: self.run.id().to_owned(),
-                    call,
-                },
-                Effect::Recovering(recovering) => Output::Recovering {
-                    run: self.run.id().to_owned(),
-                    recovering,
-                },
-                Effect::Note(_) if self.authority.is_none() => continue,
-                Effect::Note(note) => Output::Note {
-                    run: self.run.id().to_owned(),
-                    note: Some(note),
-                },
+                Effect::Output(output) => output,
             });
         }
     }
@@ -223,7 +208,7 @@ impl Hosted {
     /// Handles the deadline `at`, which has passed.
     pub(super) fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
         let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
-        let due = self.sessions.expire(now, late, &self.limits());
+        let due = self.sessions.lost_agents(now, late, &self.limits());
         for (connection, node) in due.quiet {
             if self.run.is_member(&node) {
                 out.push(Output::Send(connection, Event::Alive(None)));

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | `mod.rs` | finds the run of each input, and calls it at its deadlines |
 //! | `hosted.rs` | a run with its sessions |
-//! | `sessions.rs` | connections of agents, and times of their last messages; volatile |
+//! | `sessions.rs` | connections of agents, and the agents declared lost; volatile |
 //! | `end.rs` | the end of a connection, and the proof that it gives |
 //! | `runs/` | the state of runs; deterministic |
 //! | `backing.rs` | questions of agents: does this coordinator have a majority? |
@@ -57,6 +57,7 @@ use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
+use self::sessions::Session;
 use self::wire::{AgentRefusal, Authority, Event, Join, Operation, Reattach, Standing};
 use crate::group::Wait;
 use crate::last_call::LastCall;
@@ -278,13 +279,14 @@ impl Machine for Coordinator {
                 )),
             },
             Input::Silent(id) => {
-                if let Some(hosted) = self.hosted(id) {
-                    hosted.sessions.is_silent(id);
+                if let Some(session) = self.session(id) {
+                    session.is_silent = true;
                 }
             }
             Input::EndOfStream { id, peer } => {
-                if let Some(hosted) = self.hosted(id) {
-                    hosted.sessions.stream_ends(id, peer.as_deref());
+                let rules = self.origin.rules;
+                if let Some(session) = self.session(id) {
+                    session.end.of_stream(peer.as_deref(), rules);
                 }
             }
             Input::Closed(id) => self.closed(now, id),
@@ -344,9 +346,8 @@ impl Coordinator {
     /// `None` if no agent has joined over the connection, or if the coordinator is not restartable.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
-        let node_timeout = hosted.run.settings().node_timeout;
-        self.authority
-            .map(|_| silence::unacknowledged(node_timeout))
+        self.authority?;
+        Some(silence::unacknowledged(hosted.run.settings().node_timeout))
     }
 
     /// Returns this coordinator's authority; `None` if it is not restartable.
@@ -409,8 +410,8 @@ impl Coordinator {
                 self.outbox.push(Output::Send(from, Event::Alive(arrived)));
             }
             Operation::Detach => {
-                if let Some(hosted) = self.hosted(from) {
-                    hosted.sessions.says_end(from);
+                if let Some(session) = self.session(from) {
+                    session.end.is_said = true;
                 }
             }
             Operation::Lease { number, standing } => self.lease(now, from, number, standing),
@@ -605,6 +606,10 @@ impl Coordinator {
     fn hosted(&mut self, connection: ConnId) -> Option<&mut Hosted> {
         let run = self.joined.get(&connection)?;
         self.runs.get_mut(run)
+    }
+
+    fn session(&mut self, connection: ConnId) -> Option<&mut Session> {
+        self.hosted(connection)?.sessions.session(connection)
     }
 
     fn closed(&mut self, now: Now, id: ConnId) {

@@ -1,4 +1,7 @@
-//! The sessions of a run: the connections of agents, and their last messages.
+//! The sessions of a run: the connections of agents, and the agents declared lost.
+//!
+//! An agent is declared lost if it sends nothing for too long ([`Sessions::lost_agents`]), or does
+//! not reattach after its connection has broken ([`Sessions::take_gone`]).
 //!
 //! This data is volatile: all of it follows from the existing connections.
 
@@ -34,8 +37,9 @@ pub(super) struct Sessions {
     ended: BTreeSet<NodeDesc>,
 }
 
+/// The connection of one agent.
 #[derive(Debug)]
-struct Session {
+pub(super) struct Session {
     node: NodeDesc,
     heard: Mono,
     /// Time of the last pulse, which the agent's kernel must acknowledge.
@@ -43,8 +47,8 @@ struct Session {
     /// `true` if the agent is in this process, so no machine can be silent.
     in_process: bool,
     /// `true` if the connection will close because the machine does not answer.
-    is_silent: bool,
-    end: End,
+    pub(super) is_silent: bool,
+    pub(super) end: End,
 }
 
 /// Time limits of a session.
@@ -178,18 +182,9 @@ impl Sessions {
         }
     }
 
-    /// Registers that the agent of a connection has sent `Detach`.
-    pub(super) fn says_end(&mut self, connection: ConnId) {
-        if let Some(session) = self.sessions.get_mut(&connection) {
-            session.end.is_said = true;
-        }
-    }
-
-    /// Registers that a connection's stream from `peer` has ended cleanly.
-    pub(super) fn stream_ends(&mut self, connection: ConnId, peer: Option<&str>) {
-        if let Some(session) = self.sessions.get_mut(&connection) {
-            session.end.of_stream(peer, self.rules);
-        }
+    /// Returns the session of a connection.
+    pub(super) fn session(&mut self, connection: ConnId) -> Option<&mut Session> {
+        self.sessions.get_mut(&connection)
     }
 
     fn stop_awaiting(&mut self, node: &NodeDesc) {
@@ -219,12 +214,6 @@ impl Sessions {
         Some(connection)
     }
 
-    pub(super) fn is_silent(&mut self, connection: ConnId) {
-        if let Some(session) = self.sessions.get_mut(&connection) {
-            session.is_silent = true;
-        }
-    }
-
     pub(super) fn heard(&mut self, now: Now, connection: ConnId, limits: &Limits) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.heard = now.mono;
@@ -244,31 +233,30 @@ impl Sessions {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Returns the sessions that are due.
+    /// Returns the agents declared lost by silence, and those that get a pulse.
     ///
     /// If this process was delayed (`late`), heartbeats may still be unread, and all agents get
     /// more time.
-    pub(super) fn expire(&mut self, now: Now, late: bool, limits: &Limits) -> Due {
+    pub(super) fn lost_agents(&mut self, now: Now, late: bool, limits: &Limits) -> Due {
         let (now, mut expired) = (now.mono, Due::default());
         while let Some((_, connection)) = self.timers.take_due(now) {
             let Some(session) = self.sessions.get_mut(&connection) else {
                 continue;
             };
-            let deadline = session.heard + limits.lost_after;
-            let due = match deadline > now {
-                false if late => now + limits.again,
-                false => {
-                    let silent = (connection, session.node.clone(), session.heard);
-                    expired.silent.push(silent);
-                    continue;
-                }
-                true => {
-                    if session.quiet(limits).is_some_and(|quiet| quiet <= now) {
-                        session.pulsed = now;
-                        expired.quiet.push((connection, session.node.clone()));
-                    }
-                    session.next(limits)
-                }
+            let is_lost = session.heard + limits.lost_after <= now;
+            if is_lost && !late {
+                let silent = (connection, session.node.clone(), session.heard);
+                expired.silent.push(silent);
+                continue;
+            }
+            if !is_lost && session.quiet(limits).is_some_and(|quiet| quiet <= now) {
+                session.pulsed = now;
+                expired.quiet.push((connection, session.node.clone()));
+            }
+            let due = if is_lost {
+                now + limits.again
+            } else {
+                session.next(limits)
             };
             self.timers.set(&connection, due);
         }
@@ -287,20 +275,13 @@ mod tests {
     };
 
     fn at(millis: u64) -> Now {
-        Now {
-            mono: Mono::from_origin(Duration::from_millis(millis)),
-            ..Now::default()
-        }
+        Now::at(Mono::from_origin(Duration::from_millis(millis)))
     }
 
     fn attached(agents: u32) -> Sessions {
         let mut sessions = Sessions::default();
         for agent in 0..agents {
-            let node = NodeDesc {
-                addr: format!("node-{agent}"),
-                pid: i64::from(agent),
-                local_id: 0,
-            };
+            let node = NodeDesc::new(format!("node-{agent}"), i64::from(agent));
             sessions.attach(at(0), ConnId(agent), &node, None, false, &LIMITS);
         }
         sessions
@@ -325,7 +306,7 @@ mod tests {
             sessions.heard(at(700), ConnId(agent), &LIMITS);
         }
         assert_eq!(sessions.deadline(), Some(at(1000).mono));
-        let due = sessions.expire(at(1000), false, &LIMITS);
+        let due = sessions.lost_agents(at(1000), false, &LIMITS);
         let quiet: Vec<ConnId> = due
             .quiet
             .iter()
@@ -338,18 +319,14 @@ mod tests {
     #[test]
     fn an_agent_in_this_process_is_sent_nothing_and_missed_all_the_same() {
         let mut sessions = attached(1);
-        let node = NodeDesc {
-            addr: "here".to_owned(),
-            pid: 7,
-            local_id: 0,
-        };
+        let node = NodeDesc::new("here", 7);
         sessions.attach(at(0), ConnId(1), &node, None, true, &LIMITS);
         for second in 1..15 {
-            let due = sessions.expire(at(second * 1000), false, &LIMITS);
+            let due = sessions.lost_agents(at(second * 1000), false, &LIMITS);
             assert_eq!((due.quiet.len(), due.silent.len()), (1, 0), "{second}");
             assert_eq!(due.quiet[0].0, ConnId(0));
         }
-        let due = sessions.expire(at(15_000), false, &LIMITS);
+        let due = sessions.lost_agents(at(15_000), false, &LIMITS);
         let silent: Vec<ConnId> = due.silent.iter().map(|(it, ..)| *it).collect();
         assert_eq!(silent, [ConnId(0), ConnId(1)]);
     }

@@ -39,7 +39,7 @@ const MOST_CHANGES: u32 = 4096;
 const CHANGES_WITHIN: Duration = Duration::from_secs(60);
 
 /// The machine of one agent's side.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct NativeClient {
     rules: Rules<Rule>,
     join: Join,
@@ -91,8 +91,9 @@ struct Wait {
     asked: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Phase {
+    #[default]
     Idle,
     Joining {
         since: Mono,
@@ -108,8 +109,9 @@ enum Phase {
     CutOff,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Link {
+    #[default]
     Up,
     /// No connection; the next request connects.
     Down,
@@ -244,29 +246,13 @@ impl NativeClient {
     /// `instance` is a number that no other agent has.
     pub fn new(now: Now, instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
         Self {
-            rules: Rules::default(),
             heartbeat_at: now.mono + settings.keep_alive_interval,
             join: Join::new(instance, run, node, settings),
-            phase: Phase::Idle,
-            link: Link::Up,
-            reader: EventReader::default(),
-            leaving: 0,
-            owes_leave: false,
-            attachment: Attachment::default(),
             lease: (settings.fence == FencePolicy::Auto).then(|| Lease::new(settings.node_timeout)),
-            closing: None,
-            asking: false,
-            closed: false,
-            waiting: 0,
             heard: now.mono,
             quiet: Quiet::new(now.mono, settings.node_timeout),
-            has_voters: false,
-            is_willing: false,
-            coordinator: Authority::default(),
-            wait: Wait::default(),
-            unproven: None,
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
-            outbox: Outbox::default(),
+            ..Self::default()
         }
     }
 
@@ -391,21 +377,18 @@ impl NativeClient {
 
     /// Ends a join whose time is over while the coordinator cannot be reached.
     fn end_late_join(&mut self, now: Mono) {
-        if !matches!(self.phase, Phase::Joining { .. })
-            || self.link == Link::Up
-            || self.join_ends().is_none_or(|end| now < end)
+        if matches!(self.phase, Phase::Joining { .. })
+            && self.link != Link::Up
+            && self.join_ends().is_some_and(|end| end <= now)
+            && let Some(arrived) = self.wait.arrived.take()
         {
-            return;
+            let mut joined = arrived.named;
+            let nodes = (arrived.nodes as usize).min(MOST_NAMED);
+            joined.resize(nodes.max(joined.len()), "another".to_owned());
+            let elapsed = now.since(self.wait.since);
+            self.leave();
+            self.refused(AgentRefusal::JoinTimeout { elapsed, joined });
         }
-        let arrived = self.wait.arrived.take();
-        let mut joined = arrived
-            .as_ref()
-            .map_or_else(Vec::new, |it| it.named.clone());
-        let nodes = arrived.map_or(0, |it| it.nodes as usize).min(MOST_NAMED);
-        joined.resize(nodes.max(joined.len()), "another".to_owned());
-        let elapsed = now.since(self.wait.since);
-        self.leave();
-        self.refused(AgentRefusal::JoinTimeout { elapsed, joined });
     }
 
     fn say_join(&mut self, now: Mono) {
@@ -510,17 +493,9 @@ impl NativeClient {
                 }
                 self.say_candidate();
             }
-            Event::Voters {
-                addresses,
-                voters,
-                invites,
-            } => {
-                self.has_voters = voters > 1;
-                self.outbox.push(Output::Voters {
-                    addresses,
-                    voters,
-                    invites,
-                });
+            Event::Voters(list) => {
+                self.has_voters = list.voters > 1;
+                self.outbox.push(Output::Voters(list));
             }
             Event::Status { closed, waiting } => {
                 (self.closed, self.waiting) = (self.closed || closed, waiting);
@@ -797,8 +772,7 @@ impl NativeClient {
     fn disconnected(&mut self, now: Mono, why: String, silent: bool) {
         let outage = match std::mem::replace(&mut self.link, Link::Down) {
             Link::Up => {
-                if self.asking {
-                    self.asking = false;
+                if std::mem::take(&mut self.asking) {
                     self.answer_status();
                 }
                 // A coordinator that closes the connection is reachable: its silence is over.
@@ -863,12 +837,8 @@ impl NativeClient {
 
     fn give_up(&mut self, what: String, elapsed: Duration) {
         if self.closing.take().is_some() {
-            let what = what.clone();
-            self.outbox
-                .push(Output::NotClosed(NativeFailure::Unreachable {
-                    what,
-                    elapsed,
-                }));
+            let failure = unreachable(&what, elapsed);
+            self.outbox.push(Output::NotClosed(failure));
         }
         self.end_lease();
         self.owes_leave = false;
@@ -925,35 +895,24 @@ impl NativeClient {
             self.wait.asked = true;
             self.say(&Operation::Heartbeat);
         }
-        if let Phase::Formed { since, ref joined } = self.phase
-            && self.wait.reminder.is_due(now.since(since))
-        {
-            self.outbox.push(Output::AwaitingMaster {
-                round: joined.round,
-                left: self
-                    .join
-                    .settings
-                    .master_timeout
-                    .saturating_sub(now.since(since)),
-            });
-        }
-        if let Phase::Formed { since, ref joined } = self.phase
-            && since + self.join.settings.master_timeout <= now
-        {
-            let failure = NativeFailure::SilentLeader {
-                round: joined.round,
-                elapsed: now.since(since),
-            };
-            self.leave();
-            self.outbox.push(Output::NotJoined(failure));
+        if let Phase::Formed { since, ref joined } = self.phase {
+            let (round, elapsed) = (joined.round, now.since(since));
+            let limit = self.join.settings.master_timeout;
+            if self.wait.reminder.is_due(elapsed) {
+                let left = limit.saturating_sub(elapsed);
+                self.outbox.push(Output::AwaitingMaster { round, left });
+            }
+            if elapsed >= limit {
+                let failure = NativeFailure::SilentLeader { round, elapsed };
+                self.leave();
+                self.outbox.push(Output::NotJoined(failure));
+            }
         }
         if self.closing.is_some_and(|end| end <= now) {
             self.closing = None;
-            self.outbox
-                .push(Output::NotClosed(NativeFailure::Unreachable {
-                    what: "the host did not answer".to_owned(),
-                    elapsed: self.join.settings.close_timeout,
-                }));
+            let elapsed = self.join.settings.close_timeout;
+            let failure = unreachable("the host did not answer", elapsed);
+            self.outbox.push(Output::NotClosed(failure));
         }
     }
 
@@ -1015,6 +974,11 @@ impl NativeClient {
         self.heartbeat_at = now + self.beats();
         self.say(&Operation::Heartbeat);
     }
+}
+
+fn unreachable(what: &str, elapsed: Duration) -> NativeFailure {
+    let what = what.to_owned();
+    NativeFailure::Unreachable { what, elapsed }
 }
 
 /// Returns the change for a round that is over because the connection broke.

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use client::NativeClient;
 
-use crate::coordinator::wire::AgentRefusal;
+use crate::coordinator::wire::{AgentRefusal, VoterList};
 use crate::waiting::Waiting;
 use rdzv_core::rank::Assignment;
 use rdzv_core::time::Mono;
@@ -102,14 +102,9 @@ pub enum Output {
     /// If it is another one, the driver drops the connection ([`Input::Disconnected`]).
     Search,
     /// The coordinator is, or will be, one of these voters or learners.
-    Voters {
-        /// `host:port` of each voter, then of each learner.
-        addresses: Vec<String>,
-        /// Number of voters in `addresses`.
-        voters: u8,
-        /// `true` if the agent is invited to vote; the answer is [`Input::Willing`].
-        invites: bool,
-    },
+    ///
+    /// The answer to an invitation to vote is [`Input::Willing`].
+    Voters(VoterList),
     /// Send bytes to the coordinator.
     Send(Vec<u8>),
     /// Provide the workers' store, because this agent has rank 0.

@@ -27,7 +27,7 @@ pub(super) enum Step {
 }
 
 /// Steps taken since the last message of the coordinator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Quiet {
     node_timeout: Duration,
     heard: Mono,
@@ -41,9 +41,8 @@ impl Quiet {
         Self {
             node_timeout,
             heard: now,
-            asked: None,
-            search_at: None,
             tell_at: now,
+            ..Self::default()
         }
     }
 

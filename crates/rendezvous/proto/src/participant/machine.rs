@@ -378,19 +378,14 @@ impl Participant {
             (Action::Finish, Request::Join { .. }) => self.joined(),
             (Action::Finish, Request::Leave) => self.answer(Output::Left),
             (Action::Finish, Request::Close) => self.answer(Output::Closed),
-            (Action::Fail(Ending::Closed), _) => {
-                self.answer(Output::Failed(ParticipantFailure::Closed));
-            }
-            (Action::Fail(Ending::NotNeeded), _) => {
-                self.answer(Output::Failed(ParticipantFailure::NotNeeded));
-            }
+            (Action::Fail(Ending::Closed), _) => self.fail(ParticipantFailure::Closed),
+            (Action::Fail(Ending::NotNeeded), _) => self.fail(ParticipantFailure::NotNeeded),
             (Action::Fail(Ending::Timeout), Request::Join { joined, .. }) => {
                 let joined = joined.take().unwrap_or_default();
-                let failure = ParticipantFailure::JoinTimeout { joined, elapsed };
-                self.answer(Output::Failed(failure));
+                self.fail(ParticipantFailure::JoinTimeout { joined, elapsed });
             }
             (Action::Fail(Ending::Timeout), Request::Leave | Request::Close) => {
-                self.answer(Output::Failed(ParticipantFailure::WriteTimeout { elapsed }));
+                self.fail(ParticipantFailure::WriteTimeout { elapsed });
             }
             _ => {}
         }
@@ -399,6 +394,10 @@ impl Participant {
     fn answer(&mut self, output: Output) {
         self.task.request = Request::Idle;
         self.outbox.push(output);
+    }
+
+    fn fail(&mut self, failure: ParticipantFailure) {
+        self.answer(Output::Failed(failure));
     }
 
     fn joined(&mut self) {

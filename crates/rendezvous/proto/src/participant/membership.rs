@@ -10,7 +10,7 @@ use crate::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::time::{Mono, Wall};
 
 /// The round that a node is in.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Membership {
     formed: Formed,
     reported_waiting: BTreeSet<NodeDesc>,
@@ -22,9 +22,7 @@ impl Membership {
     pub(super) fn new(formed: Formed) -> Self {
         Self {
             formed,
-            reported_waiting: BTreeSet::new(),
-            reported_lost: BTreeSet::new(),
-            reported_closed: false,
+            ..Self::default()
         }
     }
 

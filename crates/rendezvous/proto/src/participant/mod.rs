@@ -84,7 +84,7 @@ pub enum Output {
 }
 
 /// A complete round.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Formed {
     /// Number of the round.
     pub round: u64,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{
     AgentRefusal, Authority, Event, HeldRound, Operation, Program, Reattach, Standing,
 };
@@ -26,11 +26,7 @@ fn hear(client: &mut NativeClient, event: &Event) -> Vec<Output> {
 
 /// Creates a client that has not joined yet.
 fn new_client(settings: Settings) -> NativeClient {
-    let me = NodeDesc {
-        addr: "b".to_owned(),
-        pid: 1,
-        local_id: 0,
-    };
+    let me = NodeDesc::new("b", 1);
     NativeClient::new(Now::default(), 1, "run", me, settings)
 }
 
@@ -64,10 +60,7 @@ fn a_run_that_ends_before_the_workers_could_meet_ends_the_join() {
 }
 
 fn at(client: &mut NativeClient, seconds: f64, input: Input<'_>) -> Vec<Output> {
-    let now = Now {
-        mono: Mono::from_origin(Duration::from_secs_f64(seconds)),
-        wall: Wall::default(),
-    };
+    let now = Now::at(Mono::from_origin(Duration::from_secs_f64(seconds)));
     client.handle(now, input);
     std::iter::from_fn(|| client.poll_output()).collect()
 }

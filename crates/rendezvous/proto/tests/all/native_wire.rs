@@ -13,7 +13,7 @@ use std::time::Duration;
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
     AgentRefusal, Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES,
-    Operation, PROBE, PROBE_ANSWER, Program, Reattach, Standing, VERSION, WireError,
+    Operation, PROBE, PROBE_ANSWER, Program, Reattach, Standing, VERSION, VoterList, WireError,
 };
 use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
@@ -363,11 +363,11 @@ fn events() -> Vec<(&'static str, Event)> {
         ),
         (
             "event.voters",
-            Event::Voters {
+            Event::Voters(VoterList {
                 addresses: vec!["10.0.0.1:29400".to_owned(), "b:1".to_owned()],
                 voters: 1,
                 invites: true,
-            },
+            }),
         ),
         ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
         ("event.backed", Event::Backed { number: 5 }),

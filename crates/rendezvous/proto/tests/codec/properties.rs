@@ -161,10 +161,11 @@ proptest! {
 fn large_states_are_read_back() {
     for count in [999, 1000, 1001, 12_000] {
         let nodes: BTreeSet<NodeDesc> = (0..count)
-            .map(|number| NodeDesc {
-                addr: format!("node-{number:05}.cluster.example.com"),
-                pid: 1000 + number,
-                local_id: 0,
+            .map(|number| {
+                NodeDesc::new(
+                    format!("node-{number:05}.cluster.example.com"),
+                    1000 + number,
+                )
             })
             .collect();
         let ranked = nodes.iter().cloned().zip(0..);

@@ -50,11 +50,7 @@ pub(crate) struct World {
 
 /// Returns the node of agent `number`, whose connection has the same number.
 pub(crate) fn node(number: u32) -> NodeDesc {
-    NodeDesc {
-        addr: format!("n{number:03}"),
-        pid: 1,
-        local_id: 0,
-    }
+    NodeDesc::new(format!("n{number:03}"), 1)
 }
 
 /// Returns a round as the agent with this rank knows it.

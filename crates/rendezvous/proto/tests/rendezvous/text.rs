@@ -6,11 +6,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 
 pub(crate) fn node(name: &str) -> NodeDesc {
-    NodeDesc {
-        addr: name.into(),
-        pid: 1,
-        local_id: 0,
-    }
+    NodeDesc::new(name, 1)
 }
 
 pub(crate) fn nodes(text: &str) -> Vec<NodeDesc> {

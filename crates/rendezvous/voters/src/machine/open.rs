@@ -39,7 +39,7 @@ use crate::peers::Whereabouts;
 use crate::{Fact, Open, Output, Start};
 use rdzv_rendezvous_proto::Rule;
 use rdzv_rendezvous_proto::coordinator::note::write_runs;
-use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation};
+use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation, VoterList};
 use rdzv_rendezvous_proto::coordinator::{self, Note, Origin};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
 
@@ -353,11 +353,11 @@ impl Voter {
     fn voters_event(&mut self, agent: ConnId, invites: bool) {
         let Some(open) = &self.open else { return };
         let (addresses, voters) = open.announced.clone();
-        let event = Event::Voters {
+        let event = Event::Voters(VoterList {
             addresses,
             voters,
             invites,
-        };
+        });
         let send = coordinator::Output::Send(agent, event);
         self.outbox.push(Output::Coordinator(send));
     }

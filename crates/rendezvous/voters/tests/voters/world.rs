@@ -524,13 +524,10 @@ impl World {
                 {
                     self.attached.push_back((index, agent));
                 }
-                if let Event::Voters {
-                    addresses,
-                    invites: true,
-                    ..
-                } = &event
+                if let Event::Voters(list) = &event
+                    && list.invites
                 {
-                    self.invited.push((agent as usize, addresses.clone()));
+                    self.invited.push((agent as usize, list.addresses.clone()));
                 }
                 self.events.entry(agent).or_default().push((index, event));
             }
@@ -720,11 +717,7 @@ impl World {
         Join {
             instance: u64::from(agent) + 1,
             run: "run".to_owned(),
-            node: NodeDesc {
-                addr: format!("agent{agent}"),
-                pid: 1,
-                local_id: 0,
-            },
+            node: NodeDesc::new(format!("agent{agent}"), 1),
             settings: self.settings,
             role: "default".to_owned(),
             local_world_size: 1,

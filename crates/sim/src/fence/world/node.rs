@@ -32,11 +32,7 @@ impl World {
             fence: FencePolicy::Auto,
             ..Settings::new(2, 3)
         };
-        let node = NodeDesc {
-            addr: format!("n{it}"),
-            pid: 1 + self.machines[it].life as i64,
-            local_id: 0,
-        };
+        let node = NodeDesc::new(format!("n{it}"), 1 + self.machines[it].life as i64);
         let life = self.machines[it].life;
         let instance = life * MACHINES as u64 + it as u64 + 1;
         let client = NativeClient::new(self.now(it), instance, "run", node, settings)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now};
 use rdzv_store_proto::client::{ClientMachine, Input, OperationFailure, Output, StoreOperation};
 use rdzv_store_proto::wire::reply::Reply;
 use rdzv_trust::{Channel, Session};
@@ -159,10 +159,7 @@ impl Link {
     }
 
     fn now(&self) -> Now {
-        Now {
-            mono: Mono::from_origin(self.origin.elapsed()),
-            wall: Wall::default(),
-        }
+        Now::at(Mono::from_origin(self.origin.elapsed()))
     }
 
     /// Waits for bytes or for the machine's deadline.

@@ -24,11 +24,7 @@ impl Agent {
         settings: Settings,
         now: Now,
     ) -> Self {
-        let node = NodeDesc {
-            addr: format!("node-{number:05}"),
-            pid: 1,
-            local_id: 0,
-        };
+        let node = NodeDesc::new(format!("node-{number:05}"), 1);
         let instance = u64::from(number) + 1;
         let client = NativeClient::new(now, instance, run_id, node, settings);
         Self {

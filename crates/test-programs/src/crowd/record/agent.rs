@@ -59,11 +59,7 @@ impl Agent {
         recorder: &mut Recorder,
     ) -> Self {
         let number = recorder.another();
-        let node = NodeDesc {
-            addr: format!("client-{number:07}"),
-            pid: 1,
-            local_id: 0,
-        };
+        let node = NodeDesc::new(format!("client-{number:07}"), 1);
         // Only agents that report their program can return to a coordinator.
         let program = Program::new("train.py", b"", true);
         let client = NativeClient::new(crowd.now(), number, &run, node, settings)
@@ -237,7 +233,7 @@ impl Agent {
             | Output::Send(_)
             | Output::Watch(_)
             | Output::Search
-            | Output::Voters { .. }
+            | Output::Voters(_)
             | Output::Undecided(_)
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }

@@ -93,11 +93,7 @@ pub(super) fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
 }
 
 pub(super) fn someone(number: usize) -> NodeDesc {
-    NodeDesc {
-        addr: "192.0.2.9".to_owned(),
-        pid: number as i64,
-        local_id: 0,
-    }
+    NodeDesc::new("192.0.2.9", number as i64)
 }
 
 /// Returns random bytes that depend only on the seed.
@@ -266,11 +262,7 @@ fn hostile_peers_do_not_harm_a_running_job() {
     for (number, (name, attack)) in (1..).zip(HOSTILE_PEERS) {
         let mut target = Target {
             address,
-            node: NodeDesc {
-                addr: "127.0.0.1".to_owned(),
-                pid: i64::from(agents[host]),
-                local_id: 0,
-            },
+            node: NodeDesc::new("127.0.0.1", i64::from(agents[host])),
             kept: Vec::new(),
         };
         attack(&mut target);

@@ -151,11 +151,7 @@ mod tests {
     use super::*;
 
     fn node(number: i64) -> NodeDesc {
-        NodeDesc {
-            addr: "10.0.0.5".to_owned(),
-            pid: number,
-            local_id: 0,
-        }
+        NodeDesc::new("10.0.0.5", number)
     }
 
     fn messages() -> Messages {

@@ -367,20 +367,16 @@ impl Connection {
                     Done::Searched(search.is_some_and(|search| search.has_moved(&credentials)))
                 });
             }
-            Output::Voters {
-                addresses,
-                voters,
-                invites,
-            } => {
-                self.onlooking.voters(match voters {
+            Output::Voters(list) => {
+                self.onlooking.voters(match list.voters {
                     0 | 1 => &[],
-                    _ => &addresses,
+                    _ => &list.addresses,
                 });
                 self.calls.push(move |OfVoters { search, candidate }| {
                     let candidate = candidate.as_mut();
-                    Done::MembersChanged(
-                        candidate.is_some_and(|it| it.members_changed(&addresses, invites, search)),
-                    )
+                    Done::MembersChanged(candidate.is_some_and(|it| {
+                        it.members_changed(&list.addresses, list.invites, search)
+                    }))
                 });
             }
             Output::Send(bytes) => {

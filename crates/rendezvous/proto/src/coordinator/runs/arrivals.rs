@@ -34,7 +34,7 @@ impl Run {
             self.remove_participant(now, node);
             // If the other participants are lost now, the next coordinator need not wait for them.
             if !was_torn && !self.nodes.participants.is_empty() {
-                out.push(Effect::Note(self.record.clone()));
+                self.note(out);
             }
         }
         self.await_no_more(node);

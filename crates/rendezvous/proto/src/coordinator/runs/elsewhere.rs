@@ -100,7 +100,7 @@ impl Run {
         let (Some(last), Some(recovering)) = (self.elsewhere(), self.recovering(now)) else {
             return;
         };
-        out.push(Effect::Recovering(recovering));
+        self.log_recovery(recovering, out);
         for node in self.nodes.participants.keys() {
             let agent = self.agents.get(node);
             if agent.is_some_and(|agent| agent.join.from.is_some()) {

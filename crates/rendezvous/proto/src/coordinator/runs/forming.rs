@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::leases::AgentLease;
 use super::round::{Formed, Forming, LastCallEnd, Round};
-use super::{Effect, Phase, Run};
+use super::{Effect, Output, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
 use crate::coordinator::wire::{AgentRefusal, Event};
 use crate::last_call::LastCall;
@@ -195,7 +195,8 @@ impl Run {
         };
         if call.is_worth_announcing() {
             forming.is_logged = true;
-            out.push(Effect::LastCall(call));
+            let run = self.id.clone();
+            out.push(Effect::Output(Output::LastCall { run, call }));
         }
     }
 
@@ -220,7 +221,6 @@ impl Run {
         if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
             self.store_ranks(infos, assignments, out);
         }
-        let world_size = self.nodes.participants.len() as u32;
         let lease = if self.record.lease.is_zero() {
             AgentLease::None
         } else {
@@ -232,13 +232,7 @@ impl Run {
             };
             agent.phase = Phase::Member { lease };
             self.join_timers.remove(node);
-            let assignment = assignments.as_ref();
-            let event = Event::Formed {
-                round: number,
-                rank: *rank,
-                world_size,
-                assignment: assignment.and_then(|all| all.get(*rank as usize).copied()),
-            };
+            let event = self.formed_event(*rank, assignments.as_deref());
             out.push(Effect::Notify(node.clone(), event));
         }
         if !self.origin.rules.has(Rule::RecordsBeforeNotice) {
@@ -253,6 +247,16 @@ impl Run {
             for node in self.nodes.waiting.clone() {
                 self.break_round(&format!("node {node} waits to join"), out);
             }
+        }
+    }
+
+    /// Returns the event for the participant with this rank.
+    pub(super) fn formed_event(&self, rank: u32, assignments: Option<&[Assignment]>) -> Event {
+        Event::Formed {
+            round: self.round.number(),
+            rank,
+            world_size: self.nodes.participants.len() as u32,
+            assignment: assignments.and_then(|all| all.get(rank as usize).copied()),
         }
     }
 
@@ -288,8 +292,12 @@ impl Run {
         let recorded = (round, infos.len() as u32);
         if let Some((round, nodes)) = self.torchrun.recorded.replace(recorded) {
             for rank in 0..nodes {
-                out.push(Effect::Remove(role_info(&self.id, round, rank)));
-                out.push(Effect::Remove(assigned_ranks(&self.id, round, rank)));
+                out.push(Effect::Output(Output::Remove(role_info(
+                    &self.id, round, rank,
+                ))));
+                out.push(Effect::Output(Output::Remove(assigned_ranks(
+                    &self.id, round, rank,
+                ))));
             }
         }
         for (info, assignment) in infos.iter().zip(assignments) {
@@ -298,7 +306,7 @@ impl Run {
                 (role_info(&self.id, round, rank), json(info)),
                 (assigned_ranks(&self.id, round, rank), json(assignment)),
             ] {
-                out.push(Effect::Store { key, value });
+                out.push(Effect::Output(Output::Store { key, value }));
             }
         }
     }

@@ -63,12 +63,12 @@ impl Run {
         let Round::Over(formed) = &mut self.round else {
             return;
         };
+        let ends = formed.ends.take();
         let participants = &self.nodes.participants;
         let succeeded = formed.succeeded.difference(&formed.answered);
         let succeeded = succeeded.filter(|node| participants.contains_key(*node));
         let succeeded: Vec<NodeDesc> = succeeded.cloned().collect();
         if succeeded.is_empty() {
-            formed.ends = None;
             return;
         }
         let reason = if let Some(node) = self.nodes.waiting.first() {
@@ -76,16 +76,15 @@ impl Run {
         } else {
             let is_done = |node| formed.succeeded.contains(node);
             if !participants.keys().all(is_done) {
-                formed.ends = None;
                 return;
             }
-            let ends = *formed.ends.get_or_insert(now.mono + SUCCESSOR_WITHIN);
+            let ends = ends.unwrap_or(now.mono + SUCCESSOR_WITHIN);
             if now.mono < ends {
+                formed.ends = Some(ends);
                 return;
             }
             format!("{}{}", formed.reason, ALL_SUCCEEDED)
         };
-        formed.ends = None;
         formed.answered.extend(succeeded.iter().cloned());
         let event = self.membership(self.round.number(), &reason);
         for node in succeeded {
@@ -157,7 +156,7 @@ impl Run {
         self.torchrun.outdate();
         if let Some(member) = self.record.members.get_mut(rank as usize) {
             *member = LEFT_AFTER_SUCCESS;
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         true
     }
@@ -188,7 +187,7 @@ impl Run {
         }
         if !self.record.succeeded {
             self.record.succeeded = true;
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         for node in &formed.succeeded {
             let round = formed.number;

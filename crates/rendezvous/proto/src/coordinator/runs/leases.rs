@@ -114,7 +114,7 @@ impl Run {
         }
         if !self.record.lease.is_zero() {
             self.record.lease = Duration::ZERO;
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         for (node, agent) in &self.agents {
             if let Phase::Member { lease } = agent.phase
@@ -135,7 +135,7 @@ impl Run {
             && self.can_have_fence()
         {
             self.record.lease = self.lease();
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
     }
 
@@ -143,10 +143,9 @@ impl Run {
     ///
     /// The participant may not have received the last event.
     pub(super) fn repeat_fence(&self, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let is_granted = match self.phase(node) {
-            Some(Phase::Member { lease }) => lease != AgentLease::None,
-            _ => false,
-        };
+        let phase = self.phase(node);
+        let is_granted =
+            matches!(phase, Some(Phase::Member { lease }) if lease != AgentLease::None);
         let is_recorded = !self.record.lease.is_zero();
         let acts = is_recorded || is_granted && self.voters >= LEAST_VOTERS;
         self.announce_fence(node, acts, out);
@@ -186,8 +185,7 @@ impl Run {
             Standing::Holds => AgentLease::Held,
             Standing::Lifted => AgentLease::None,
         };
-        let was = std::mem::replace(lease, reported);
-        if was != reported && reported == AgentLease::Held {
+        if std::mem::replace(lease, reported) != reported && reported == AgentLease::Held {
             self.record_fence(out);
         }
     }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Effect, Run};
+use super::{Effect, Output, Run};
 use crate::NodeDesc;
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::wire::Event;
@@ -63,11 +63,9 @@ impl Run {
         let first = self.first();
         let is_torchrun = first.is_some_and(|first| !self.agents.contains_key(first));
         if let Some(formed) = self.round.formed_mut() {
-            formed.master = if is_torchrun {
-                Master::Awaited(now.mono + TORCHRUN_TIMEOUT)
-            } else {
-                Master::Unknown
-            };
+            if is_torchrun {
+                formed.master = Master::Awaited(now.mono + TORCHRUN_TIMEOUT);
+            }
             let round = formed.number;
             self.stored_masters
                 .retain(|stored, _| stored + ROUNDS > round);
@@ -119,10 +117,8 @@ impl Run {
     pub(super) fn store_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
         let round = self.round.number();
         for (field, value) in [(Field::Addr, addr.clone()), (Field::Port, port.to_string())] {
-            out.push(Effect::Store {
-                key: keys::master(&self.id, round, field),
-                value: value.into_bytes(),
-            });
+            let (key, value) = (keys::master(&self.id, round, field), value.into_bytes());
+            out.push(Effect::Output(Output::Store { key, value }));
         }
         self.announce_master(addr, port, out);
     }
@@ -178,7 +174,9 @@ impl Run {
         let round = formed.number;
         for earlier in (round.saturating_sub(ROUNDS)..=round).rev() {
             for field in [Field::Addr, Field::Port] {
-                out.push(Effect::Read(keys::master(&self.id, earlier, field)));
+                out.push(Effect::Output(Output::Read(keys::master(
+                    &self.id, earlier, field,
+                ))));
             }
         }
     }

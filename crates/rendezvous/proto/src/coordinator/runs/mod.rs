@@ -40,12 +40,10 @@ use self::leases::AgentLease;
 use self::master::Stored;
 use self::round::{Forming, Round};
 use self::torchrun::TorchrunForm;
-use super::Origin;
 use super::deadlines::Deadlines;
 use super::note::RunNote;
 use super::wire::{AgentRefusal, Event, Join, Program};
-use crate::last_call::LastCall;
-use crate::recovering::Recovering;
+use super::{Origin, Output};
 use crate::waiting::Arrived;
 use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
@@ -71,18 +69,8 @@ pub(super) enum Effect {
     Notify(NodeDesc, Event),
     /// End the session of an agent that is no longer in the run.
     Gone(NodeDesc),
-    /// Read a key immediately, before any other effect.
-    Read(Vec<u8>),
-    /// Store a value.
-    Store { key: Vec<u8>, value: Vec<u8> },
-    /// Remove a key.
-    Remove(Vec<u8>),
-    /// Log that a round with enough nodes waits for more.
-    LastCall(LastCall),
-    /// Log the progress of a state recovery.
-    Recovering(Recovering),
-    /// Keep this record for the next coordinator, before any later effect.
-    Note(RunNote),
+    /// Pass an output to the driver.
+    Output(Output),
 }
 
 #[derive(Debug, Default)]
@@ -255,8 +243,7 @@ impl Run {
 
     /// `true` if an agent participates, or waits for a round.
     pub(super) fn keeps(&self, node: &NodeDesc) -> bool {
-        self.phase(node)
-            .is_some_and(|phase| phase != Phase::Dropped)
+        !matches!(self.phase(node), None | Some(Phase::Dropped))
     }
 
     /// Registers `epoch` earlier coordinators whose rounds are unknown.
@@ -302,10 +289,6 @@ impl Run {
     /// `true` if this is the agent in the process of the coordinator.
     pub(super) fn is_in_process(&self, join: &Join) -> bool {
         self.origin.agent == Some(join.instance)
-    }
-
-    pub(super) fn id(&self) -> &str {
-        &self.id
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -378,9 +361,8 @@ impl Run {
             )));
         }
         let other = self.other_program(join);
-        other
-            .or_else(|| self.mismatch(join))
-            .map(AgentRefusal::Unusable)
+        let why = other.or_else(|| self.mismatch(join));
+        why.map(AgentRefusal::Unusable)
     }
 
     /// Returns a refusal text if this agent's program differs from another's.
@@ -472,7 +454,7 @@ impl Run {
         self.torchrun.outdate();
         self.record.closed = self.origin.rules.has(Rule::EndIsRecorded);
         self.record.silent = false;
-        out.push(Effect::Note(self.record.clone()));
+        self.note(out);
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
                 Phase::Joining { .. } if self.nodes.surplus.contains(node) => {

@@ -144,30 +144,16 @@ impl Run {
             self.restart_join_timer(now, node);
             return self.arrive(now, node, out);
         }
-        let infos = self.infos();
-        let assignments = infos.as_ref().map(|infos| assign(infos));
-        let notify = |event| Effect::Notify(node.clone(), event);
-        let round = self.round.number();
         if self.is_recoverable() {
-            let host = self.host_rank();
-            out.push(notify(Event::Recoverable { round, host }));
-            if !self.record.lease.is_zero() {
-                self.announce_fence(node, true, out);
-            }
+            self.announce_recoverable(node, self.host_rank(), out);
         }
-        out.push(notify(Event::Formed {
-            round,
-            rank,
-            world_size: self.nodes.participants.len() as u32,
-            assignment: assignments.and_then(|all| all.get(rank as usize).copied()),
-        }));
+        let assignments = self.infos().map(|infos| assign(&infos));
+        let event = self.formed_event(rank, assignments.as_deref());
+        out.push(Effect::Notify(node.clone(), event));
         let held = HeldRound {
-            round,
+            round: self.round.number(),
             rank,
-            master: None,
-            succeeded: false,
-            size: 0,
-            host: None,
+            ..HeldRound::default()
         };
         self.resume(now, node, held, out);
     }

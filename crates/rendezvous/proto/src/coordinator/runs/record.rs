@@ -1,10 +1,10 @@
 //! The record of a run for the next coordinator, and the numbers of its rounds.
 
 use super::round::Round;
-use super::{Effect, Run};
-use crate::Rule;
+use super::{Effect, Output, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
+use crate::{NodeDesc, Rule};
 use rdzv_core::machine::Outbox;
 
 /// Maximum round number that a coordinator without a record accepts.
@@ -37,17 +37,35 @@ impl Run {
             ..RunNote::default()
         };
         self.choose_fence();
-        out.push(Effect::Note(self.record.clone()));
-        if !self.is_recoverable() {
-            return;
-        }
-        let (round, host) = (self.round.number(), self.host_rank());
-        for node in self.nodes.participants.keys() {
-            let event = Event::Recoverable { round, host };
-            out.push(Effect::Notify(node.clone(), event));
-            if !self.record.lease.is_zero() {
-                self.announce_fence(node, true, out);
+        self.note(out);
+        if self.is_recoverable() {
+            let host = self.host_rank();
+            for node in self.nodes.participants.keys() {
+                self.announce_recoverable(node, host, out);
             }
+        }
+    }
+
+    /// Notifies a participant that the round survives this coordinator.
+    pub(super) fn announce_recoverable(
+        &self,
+        node: &NodeDesc,
+        host: Option<u32>,
+        out: &mut Outbox<Effect>,
+    ) {
+        let round = self.round.number();
+        let event = Event::Recoverable { round, host };
+        out.push(Effect::Notify(node.clone(), event));
+        if !self.record.lease.is_zero() {
+            self.announce_fence(node, true, out);
+        }
+    }
+
+    /// Saves the record for the next coordinator, before any later output.
+    pub(super) fn note(&self, out: &mut Outbox<Effect>) {
+        if self.began.is_some() {
+            let (run, note) = (self.id.clone(), Some(self.record.clone()));
+            out.push(Effect::Output(Output::Note { run, note }));
         }
     }
 
@@ -83,7 +101,7 @@ impl Run {
         let mut members = self.record.members.iter_mut();
         if let Some(member) = members.find(|member| **member == instance) {
             *member = 0;
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
     }
 

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use super::record::HIGHEST;
 use super::round::{Formed, Forming, Recovery, Round, Search};
-use super::{Effect, Phase, Run};
+use super::{Effect, Output, Phase, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{HeldRound, LastCoordinator};
 use crate::{NodeDesc, Rule, fence, recovering::Recovering, silence};
@@ -101,14 +101,9 @@ impl Run {
             None => now.mono + self.fence().max(WINDOW + each),
             Some(heard) => self.silence_ends(now.mono, heard),
         };
-        let search = Search {
-            began: now.mono,
-            at: window_ends.min(now.mono + reminder::FIRST),
-            say_at: now.mono + reminder::FIRST,
-            missing: self.record.expected(),
-            is_confirmed: self.origin.recover,
-            ..Search::default()
-        };
+        let mut search = Search::new(now, reminder::FIRST, self.record.expected());
+        search.at = window_ends.min(search.say_at);
+        search.is_confirmed = self.origin.recover;
         let recovery = Recovery {
             search,
             window_ends: Some(window_ends),
@@ -182,17 +177,13 @@ impl Run {
             members: vec![0; known.size as usize],
             ..RunNote::default()
         };
-        let search = Search {
-            began: now.mono,
-            at: match elsewhere {
-                None => older_ends.unwrap_or(now.mono).max(now.mono),
-                Some(_) => now.mono + SAY_UNDECIDED_AFTER,
-            },
-            say_at: now.mono + reminder::FIRST,
-            missing: (0..known.size).map(|rank| (rank, 0)).collect(),
-            is_confirmed: self.origin.recover,
-            ..Search::default()
+        let missing = (0..known.size).map(|rank| (rank, 0)).collect();
+        let mut search = Search::new(now, reminder::FIRST, missing);
+        search.at = match elsewhere {
+            None => older_ends.unwrap_or(now.mono).max(now.mono),
+            Some(_) => now.mono + SAY_UNDECIDED_AFTER,
         };
+        search.is_confirmed = self.origin.recover;
         let recovery = Recovery {
             search,
             elsewhere: elsewhere.cloned(),
@@ -304,16 +295,16 @@ impl Run {
             self.record.silent = false;
             self.keep_silent(&lost);
             // This record is necessary even if no participant is missing.
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         for instance in lost.values() {
             self.record_departure(*instance, out);
         }
         if !is_recorded {
-            out.push(Effect::Note(self.record.clone()));
+            self.note(out);
         }
         if let Some(ended) = ended {
-            out.push(Effect::Recovering(ended));
+            self.log_recovery(ended, out);
         }
         let size = self.record.members.len();
         let is_whole = self.record.is_whole(self.nodes.participants.len());
@@ -389,14 +380,17 @@ impl Run {
         if is_due {
             search.say_at = now.mono + REMIND;
         }
-        search.at = if decides_at > now.mono {
-            decides_at.min(search.say_at)
-        } else {
-            search.say_at
-        };
+        let decides_at = Some(decides_at).filter(|at| *at > now.mono);
+        search.at = decides_at.map_or(search.say_at, |at| at.min(search.say_at));
         if is_due && let Some(recovering) = self.recovering(now) {
-            out.push(Effect::Recovering(recovering));
+            self.log_recovery(recovering, out);
         }
+    }
+
+    /// Logs the progress of the recovery.
+    pub(super) fn log_recovery(&self, recovering: Recovering, out: &mut Outbox<Effect>) {
+        let run = self.id.clone();
+        out.push(Effect::Output(Output::Recovering { run, recovering }));
     }
 
     /// Returns the next deadline of the search.

@@ -1,11 +1,12 @@
 //! The state of a run's round.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::master::Master;
 use crate::NodeDesc;
 use crate::coordinator::wire::{LastCoordinator, Program};
-use rdzv_core::time::{Mono, Wall};
+use rdzv_core::time::{Mono, Now, Wall};
 
 /// State of the round that forms or was formed last.
 ///
@@ -158,6 +159,19 @@ impl Recovery {
     }
 }
 
+impl Search {
+    /// Creates a search whose first message comes after `say_after`.
+    pub(super) fn new(now: Now, say_after: Duration, missing: BTreeMap<u32, u64>) -> Self {
+        Self {
+            began: now.mono,
+            at: now.mono + say_after,
+            say_at: now.mono + say_after,
+            missing,
+            ..Self::default()
+        }
+    }
+}
+
 impl Formed {
     pub(super) fn new(number: u64) -> Self {
         Self {
@@ -180,10 +194,7 @@ impl Round {
         match self {
             Self::Forming(forming) => forming.number,
             Self::Closed { number, .. } => *number,
-            Self::Held(formed)
-            | Self::Over(formed)
-            | Self::Silent(formed, _)
-            | Self::Recovering(formed, _) => formed.number,
+            other => other.formed().map_or(0, |formed| formed.number),
         }
     }
 

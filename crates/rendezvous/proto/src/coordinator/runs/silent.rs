@@ -41,19 +41,6 @@ use rdzv_core::time::Now;
 /// Killed agents are restarted sooner.
 const SAY_AFTER: Duration = Duration::from_millis(400);
 
-impl Formed {
-    /// Marks missing participants as silent.
-    fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
-        for (rank, instance) in missing {
-            let silent = self.silent.entry(*rank);
-            silent.or_insert_with(|| SilentAgent {
-                instance: *instance,
-                host: String::new(),
-            });
-        }
-    }
-}
-
 impl Run {
     /// `true` if all members of the last round may still run it, although silent.
     fn may_be_whole(&self) -> bool {
@@ -107,8 +94,15 @@ impl Run {
 
     /// Marks missing participants as silent.
     pub(super) fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
-        if let Some(formed) = self.round.formed_mut() {
-            formed.keep_silent(missing);
+        let Some(formed) = self.round.formed_mut() else {
+            return;
+        };
+        for (rank, instance) in missing {
+            let silent = formed.silent.entry(*rank);
+            silent.or_insert_with(|| SilentAgent {
+                instance: *instance,
+                host: String::new(),
+            });
         }
     }
 
@@ -123,7 +117,7 @@ impl Run {
             }
         }
         self.record.silent = true;
-        out.push(Effect::Note(self.record.clone()));
+        self.note(out);
     }
 
     /// Waits until one of the participants sends a message.
@@ -133,16 +127,9 @@ impl Run {
             return;
         };
         let silent = formed.silent.iter();
-        let search = Search {
-            began: now.mono,
-            at: now.mono + SAY_AFTER,
-            say_at: now.mono + SAY_AFTER,
-            missing: silent
-                .map(|(rank, silent)| (*rank, silent.instance))
-                .collect(),
-            over: Vec::new(),
-            is_confirmed,
-        };
+        let missing = silent.map(|(rank, silent)| (*rank, silent.instance));
+        let mut search = Search::new(now, SAY_AFTER, missing.collect());
+        search.is_confirmed = is_confirmed;
         self.round = Round::Silent(formed, search);
     }
 
@@ -156,9 +143,8 @@ impl Run {
 
     /// Starts with a record of a silent round.
     pub(super) fn recover_silent(&mut self, now: Now) {
-        let mut formed = Formed::new(self.record.round);
-        formed.keep_silent(&self.record.expected());
-        self.round = Round::Over(formed);
+        self.round = Round::Over(Formed::new(self.record.round));
+        self.keep_silent(&self.record.expected());
         self.await_word(now);
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::round::{Formed, Forming, LastCallEnd, Round};
-use super::{Effect, Nodes, Phase, Run};
+use super::{Effect, Nodes, Output, Phase, Run};
 use crate::coordinator::keys;
 use crate::{Dialect, NodeDesc, RendezvousState, codec};
 use rdzv_core::machine::Outbox;
@@ -22,23 +22,15 @@ pub(super) struct TorchrunForm {
     /// It consists of the time that the agent wrote, and the local time at which it was seen.
     pub(super) heartbeats: BTreeMap<NodeDesc, (Wall, Mono)>,
     dialect: Dialect,
-    value: Value,
+    /// The known value; `None` before an agent of torchrun needs it.
+    stored: Option<Stored>,
+    /// `true` if the nodes have changed since `stored` was written.
+    is_outdated: bool,
     /// Round whose ranks are in the store, and its number of nodes.
     pub(super) recorded: Option<(u64, u32)>,
 }
 
-/// The value under torchrun's key.
-#[derive(Debug, Default)]
-enum Value {
-    /// No known value; none is needed before an agent of torchrun reads the key.
-    #[default]
-    Absent,
-    /// A value from before the last change of the nodes; `None` if there was none.
-    Outdated(Option<Stored>),
-    /// A value with the current nodes.
-    Current(Stored),
-}
-
+/// A value under torchrun's key.
 #[derive(Debug)]
 struct Stored {
     bytes: Vec<u8>,
@@ -51,19 +43,16 @@ struct Stored {
 impl TorchrunForm {
     /// Marks the value as outdated, because the nodes have changed.
     pub(super) fn outdate(&mut self) {
-        self.value = match std::mem::take(&mut self.value) {
-            Value::Absent => Value::Outdated(None),
-            Value::Current(stored) | Value::Outdated(Some(stored)) => Value::Outdated(Some(stored)),
-            Value::Outdated(None) => Value::Outdated(None),
-        };
+        self.is_outdated = true;
     }
 
-    fn stored(&self) -> Option<&Stored> {
-        match &self.value {
-            Value::Absent => None,
-            Value::Outdated(stored) => stored.as_ref(),
-            Value::Current(stored) => Some(stored),
-        }
+    fn store(&mut self, bytes: Vec<u8>, refreshed: Option<Mono>, is_ours: bool) {
+        self.is_outdated = false;
+        self.stored = Some(Stored {
+            bytes,
+            refreshed,
+            is_ours,
+        });
     }
 }
 
@@ -124,11 +113,7 @@ impl Run {
                 }),
             };
         }
-        self.torchrun.value = Value::Current(Stored {
-            bytes: value.to_vec(),
-            refreshed: None,
-            is_ours,
-        });
+        self.torchrun.store(value.to_vec(), None, is_ours);
     }
 
     fn take_nodes(&mut self, state: RendezvousState) -> Nodes {
@@ -153,41 +138,32 @@ impl Run {
         writes: bool,
         out: &mut Outbox<Effect>,
     ) {
-        let is_stale = match &self.torchrun.value {
-            Value::Absent | Value::Outdated(_) => true,
+        let is_fresh = |stored: &Stored| {
             // New heartbeats would make the compare-and-set of a writer fail.
-            Value::Current(stored) => {
-                let refreshed = stored.refreshed.unwrap_or(Mono::ZERO);
-                !writes && now.mono.since(refreshed) >= self.settings.keep_alive_interval
-            }
+            let refreshed = stored.refreshed.unwrap_or(Mono::ZERO);
+            writes || now.mono.since(refreshed) < self.settings.keep_alive_interval
         };
-        if is_stale {
+        if self.torchrun.is_outdated || !self.torchrun.stored.as_ref().is_some_and(is_fresh) {
             self.write_form(now, out);
         }
     }
 
     fn write_form(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let bytes = codec::to_value(&self.state(now.wall));
-        out.push(Effect::Store {
-            key: keys::state(&self.id),
-            value: bytes.clone(),
-        });
-        self.torchrun.value = Value::Current(Stored {
-            bytes,
-            refreshed: Some(now.mono),
-            is_ours: true,
-        });
+        let (key, value) = (keys::state(&self.id), bytes.clone());
+        out.push(Effect::Output(Output::Store { key, value }));
+        self.torchrun.store(bytes, Some(now.mono), true);
     }
 
     /// Returns the value under torchrun's key, if a coordinator has created it.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
-        let stored = self.torchrun.stored()?;
+        let stored = self.torchrun.stored.as_ref()?;
         stored.is_ours.then_some(&stored.bytes)
     }
 
     /// Writes an outdated state after the last native agent has left.
     pub(in crate::coordinator) fn flush(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if let Value::Outdated(_) = self.torchrun.value {
+        if self.torchrun.is_outdated {
             self.write_form(now, out);
         }
     }
@@ -199,7 +175,7 @@ impl Run {
         value: Option<&[u8]>,
         out: &mut Outbox<Effect>,
     ) {
-        let stored = self.torchrun.stored();
+        let stored = self.torchrun.stored.as_ref();
         if value == stored.map(|stored| &stored.bytes[..]) {
             return;
         }
@@ -211,11 +187,7 @@ impl Run {
         }
         match (value, value.map(codec::from_value)) {
             (Some(value), Some(Ok(Some(state)))) => {
-                self.torchrun.value = Value::Current(Stored {
-                    bytes: value.to_vec(),
-                    refreshed,
-                    is_ours,
-                });
+                self.torchrun.store(value.to_vec(), refreshed, is_ours);
                 self.take_over(now, state, out);
             }
             // The value was removed, reset or is not a state. The next read replaces it.

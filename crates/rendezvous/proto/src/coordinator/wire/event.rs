@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::WireError;
 use super::fields::{Fields, text};
-use crate::field::write;
+use crate::field::{Field, write};
 use crate::waiting::{Arrived, MOST_NAMED};
 use rdzv_core::rank::Assignment;
 
@@ -97,14 +97,7 @@ pub enum Event {
     /// The current voters, which include the coordinator.
     ///
     /// Sent only to agents that have sent [`Candidate`](super::Operation::Candidate).
-    Voters {
-        /// `host:port` of each voter, then of each learner; at most 255 together.
-        addresses: Vec<String>,
-        /// Number of voters in `addresses`.
-        voters: u8,
-        /// `true` if the agent is invited to become a voter.
-        invites: bool,
-    },
+    Voters(VoterList),
     /// Turns the fence of a round on or off.
     ///
     /// Only for agents that [accept a fence](crate::FencePolicy::Auto). They answer the end of a
@@ -146,6 +139,17 @@ pub struct Authority {
     pub in_process: bool,
 }
 
+/// The voters and learners of a group, as an agent learns them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VoterList {
+    /// `host:port` of each voter, then of each learner; at most 255 together.
+    pub addresses: Vec<String>,
+    /// Number of voters in `addresses`.
+    pub voters: u8,
+    /// `true` if the agent is invited to become a voter.
+    pub invites: bool,
+}
+
 /// Reason for which the coordinator refuses an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRefusal {
@@ -167,37 +171,15 @@ pub enum AgentRefusal {
 }
 
 impl Event {
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Formed { .. } => 1,
-            Self::Master { .. } => 2,
-            Self::Membership { .. } => 3,
-            Self::PeerFailed { .. } => 4,
-            Self::Closed => 5,
-            Self::Refused(_) => 6,
-            Self::Left => 7,
-            Self::Alive(_) => 8,
-            Self::Status { .. } => 9,
-            Self::Attached(_) => 10,
-            Self::Recoverable { .. } => 11,
-            Self::AllSucceeded { .. } => 12,
-            Self::Backed { .. } => 13,
-            Self::Undecided { .. } => 14,
-            Self::Voters { .. } => 15,
-            Self::Fence { .. } => 16,
-        }
-    }
-
     /// Appends the event, with its kind and length.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.push(self.kind());
-        let length_at = out.len();
-        out.extend_from_slice(&[0; 4]);
+        let length_at = out.len() + 1;
         self.write_fields(out);
-        let length = (out.len() - length_at - 4) as u32;
-        out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+        let length = (out.len() - length_at) as u32;
+        out.splice(length_at..length_at, length.to_le_bytes());
     }
 
+    /// Appends the kind and the fields.
     fn write_fields(&self, out: &mut Vec<u8>) {
         match self {
             Self::Formed {
@@ -206,32 +188,30 @@ impl Event {
                 world_size,
                 assignment,
             } => {
-                write(out, &[round, rank, world_size]);
+                write(out, &[&1_u8, round, rank, world_size]);
                 if let Some(assignment) = *assignment {
                     let (base, world, base_role, role_world) = assignment.into();
                     write(out, &[&base, &world, &base_role, &role_world]);
                 }
             }
-            Self::Master { round, addr, port } => write(out, &[round, addr, port]),
+            Self::Master { round, addr, port } => write(out, &[&2_u8, round, addr, port]),
             Self::Membership {
                 round,
                 waiting,
                 reason,
-            } => write(out, &[round, waiting, reason]),
-            Self::PeerFailed { node, reason } => write(out, &[node, reason]),
-            Self::Refused(refusal) => refusal.write(out),
-            Self::Status { closed, waiting } => write(out, &[closed, waiting]),
+            } => write(out, &[&3_u8, round, waiting, reason]),
+            Self::PeerFailed { node, reason } => write(out, &[&4_u8, node, reason]),
+            Self::Refused(refusal) => write(out, &[&6_u8, refusal]),
+            Self::Status { closed, waiting } => write(out, &[&9_u8, closed, waiting]),
             Self::Alive(Some(arrived)) => {
                 let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
                 let count = named.len() as u8;
-                write(out, &[&arrived.nodes, &arrived.is_spare, &count]);
+                write(out, &[&8_u8, &arrived.nodes, &arrived.is_spare, &count]);
                 named.iter().for_each(|host| text(out, host));
             }
             Self::Attached(authority) => {
-                write(
-                    out,
-                    &[&authority.cluster, &authority.epoch, &authority.timeout],
-                );
+                write(out, &[&10_u8, &authority.cluster, &authority.epoch]);
+                write(out, &[&authority.timeout]);
                 let takes_voters = u8::from(authority.takes_voters) * TAKES_VOTERS;
                 let in_process = u8::from(authority.in_process) * IN_PROCESS;
                 // Agents of earlier versions do not read the flags.
@@ -240,22 +220,20 @@ impl Event {
                     flags => out.push(flags),
                 }
             }
-            Self::Voters {
-                addresses,
-                voters,
-                invites,
-            } => {
-                let addresses = &addresses[..addresses.len().min(usize::from(u8::MAX))];
-                write(out, &[invites, voters, &(addresses.len() as u8)]);
+            Self::Voters(list) => {
+                let addresses = &list.addresses[..list.addresses.len().min(usize::from(u8::MAX))];
+                let count = addresses.len() as u8;
+                write(out, &[&15_u8, &list.invites, &list.voters, &count]);
                 addresses.iter().for_each(|address| text(out, address));
             }
-            Self::Recoverable { round, host } => write(out, &[round, host]),
-            Self::AllSucceeded { round: number } | Self::Backed { number } => {
-                write(out, &[number]);
-            }
-            Self::Fence { round, acts } => write(out, &[round, acts]),
-            Self::Undecided { address } => text(out, address),
-            Self::Closed | Self::Left | Self::Alive(None) => {}
+            Self::Recoverable { round, host } => write(out, &[&11_u8, round, host]),
+            Self::AllSucceeded { round } => write(out, &[&12_u8, round]),
+            Self::Backed { number } => write(out, &[&13_u8, number]),
+            Self::Fence { round, acts } => write(out, &[&16_u8, round, acts]),
+            Self::Undecided { address } => write(out, &[&14_u8, address]),
+            Self::Closed => out.push(5),
+            Self::Left => out.push(7),
+            Self::Alive(None) => out.push(8),
         }
     }
 
@@ -341,11 +319,11 @@ impl Event {
                 let count = fields.u8("the voters")?;
                 let mut address = || fields.host("the address of a voter");
                 let addresses = (0..count).map(|_| address()).collect::<Result<_, _>>()?;
-                Self::Voters {
+                Self::Voters(VoterList {
                     addresses,
                     voters,
                     invites,
-                }
+                })
             }
             16 => Self::Fence {
                 round: fields.u64("the round")?,
@@ -356,7 +334,7 @@ impl Event {
     }
 }
 
-impl AgentRefusal {
+impl Field for AgentRefusal {
     fn write(&self, out: &mut Vec<u8>) {
         let (why, sentence) = match self {
             Self::Closed => (0, ""),
@@ -372,7 +350,9 @@ impl AgentRefusal {
             joined.iter().for_each(|node| text(out, node));
         }
     }
+}
 
+impl AgentRefusal {
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
         let why = fields.u8("the refusal")?;
         let sentence = fields.sentence("the refusal")?;

@@ -15,10 +15,9 @@ pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], WireError> {
-        let (head, rest) = self
-            .0
-            .split_first_chunk::<N>()
-            .ok_or(WireError::Short(what))?;
+        let Some((head, rest)) = self.0.split_first_chunk::<N>() else {
+            return Err(WireError::Short(what));
+        };
         self.0 = rest;
         Ok(*head)
     }
@@ -57,10 +56,9 @@ impl<'a> Fields<'a> {
         if length > MAX_TEXT {
             return Err(WireError::LongText(what));
         }
-        let (head, rest) = self
-            .0
-            .split_at_checked(length)
-            .ok_or(WireError::Short(what))?;
+        let Some((head, rest)) = self.0.split_at_checked(length) else {
+            return Err(WireError::Short(what));
+        };
         self.0 = rest;
         std::str::from_utf8(head).map_err(|_| WireError::NotText(what))
     }

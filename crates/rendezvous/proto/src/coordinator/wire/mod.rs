@@ -73,7 +73,7 @@ mod event;
 mod fields;
 mod operation;
 
-pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES};
+pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES, VoterList};
 pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Standing};
 
 use thiserror::Error;

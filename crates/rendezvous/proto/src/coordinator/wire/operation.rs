@@ -138,7 +138,7 @@ pub struct LastCoordinator {
 }
 
 /// A round, as one of its participants knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldRound {
     /// Number of the round.
     pub round: u64,
@@ -155,7 +155,7 @@ pub struct HeldRound {
 }
 
 /// Description of an agent that joins.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Join {
     /// Random id of the agent.
     ///
@@ -386,12 +386,7 @@ impl Join {
             run: run.to_owned(),
             node,
             settings,
-            role: String::new(),
-            local_world_size: 0,
-            program: None,
-            attempt: None,
-            replaces: Vec::new(),
-            from: None,
+            ..Self::default()
         }
     }
 
