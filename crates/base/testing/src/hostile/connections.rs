@@ -11,7 +11,7 @@ pub const CONNECTIONS: usize = 150;
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack("connections that say nothing", |attacker| {
-        each(attacker, |_| {})
+        each(attacker, |_| {});
     }),
     attack(
         "connections that stop in the middle of their first request",

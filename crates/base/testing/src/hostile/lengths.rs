@@ -9,7 +9,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         });
     }),
     attack("a value of any length", |attacker| {
-        lengths(attacker, |length| request::set_head("/k", length))
+        lengths(attacker, |length| request::set_head("/k", length));
     }),
     attack("a list of any length", |attacker| {
         for opcode in [0x05, 0x06, 0x0a, 0x0b] {
@@ -41,7 +41,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         }
     }),
     attack("the first request twice", |attacker| {
-        attacker.flood(true, 1, |_| request::validate())
+        attacker.flood(true, 1, |_| request::validate());
     }),
     attack("other protocols", |attacker| {
         let first: [&[u8]; 4] = [

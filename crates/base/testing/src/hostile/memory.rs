@@ -16,10 +16,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         });
     }),
     attack("fill with empty values", |attacker| {
-        attacker.flood(false, 200_000, |n| request::set(format!("/e/{n}"), ""))
+        attacker.flood(false, 200_000, |n| request::set(format!("/e/{n}"), ""));
     }),
     attack("fill one value by appending", |attacker| {
-        attacker.flood(false, 100, |_| request::append("/one", vec![7; MIB]))
+        attacker.flood(false, 100, |_| request::append("/one", vec![7; MIB]));
     }),
     attack("fill by comparing and setting", |attacker| {
         attacker.flood(true, 2000, |n| {
@@ -27,13 +27,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         });
     }),
     attack("fill by adding to new keys", |attacker| {
-        attacker.flood(true, 100_000, |n| request::add(&format!("/a/{n}"), 1))
+        attacker.flood(true, 100_000, |n| request::add(&format!("/a/{n}"), 1));
     }),
     attack("fill one queue", |attacker| {
-        attacker.flood(false, 100_000, |_| request::push("/q", [7; 1000]))
+        attacker.flood(false, 100_000, |_| request::push("/q", [7; 1000]));
     }),
     attack("fill many queues", |attacker| {
-        attacker.flood(false, 200_000, |n| request::push(&format!("/q/{n}"), ""))
+        attacker.flood(false, 200_000, |n| request::push(&format!("/q/{n}"), ""));
     }),
     attack("fill with many keys per request", |attacker| {
         attacker.flood(false, 3, |n| {

@@ -23,10 +23,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         attacker.flood(false, 1, |_| request::LIST_KEYS.repeat(10_000));
     }),
     attack("pings, unread", |attacker| {
-        attacker.flood(false, 400, |n| request::ping(n as u32).repeat(10_000))
+        attacker.flood(false, 400, |n| request::ping(n as u32).repeat(10_000));
     }),
     attack("counts, unread", |attacker| {
-        attacker.flood(false, 200, |_| request::NUM_KEYS.repeat(10_000))
+        attacker.flood(false, 200, |_| request::NUM_KEYS.repeat(10_000));
     }),
     attack("queue entries, unread", |attacker| {
         attacker.flood(false, 6, |_| request::push("/q", vec![7; MIB]));

@@ -4,7 +4,7 @@ use super::{Attack, Attacker, attack, request};
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack("wait for many keys", |attacker| {
-        attacker.flood(false, 4, |n| request::wait(keys(n, 30_000)))
+        attacker.flood(false, 4, |n| request::wait(keys(n, 30_000)));
     }),
     attack("wait for many keys and cancel", |attacker| {
         attacker.flood(true, 4, |n| {
@@ -20,7 +20,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         }
     }),
     attack("wait often on one connection", |attacker| {
-        attacker.flood(false, 50_000, |_| wait_for("/never"))
+        attacker.flood(false, 50_000, |_| wait_for("/never"));
     }),
     attack("barriers on one key", |attacker| {
         for _ in 0..8 {

@@ -40,10 +40,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         });
     }),
     attack("count keys", |attacker| {
-        attacker.flood(true, 10, |_| request::NUM_KEYS.repeat(32 << 10))
+        attacker.flood(true, 10, |_| request::NUM_KEYS.repeat(32 << 10));
     }),
     attack("ping", |attacker| {
-        attacker.flood(true, 10, |n| request::ping(n as u32).repeat(8 << 10))
+        attacker.flood(true, 10, |n| request::ping(n as u32).repeat(8 << 10));
     }),
     attack("ask for one small value", |attacker| {
         attacker.prepare(&request::set("/small", [7; 15_000]));
@@ -64,7 +64,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         attacker.flood(true, 2, |_| request::check((0..100_000).map(key)));
     }),
     attack("set many keys", |attacker| {
-        attacker.flood(false, 3, |_| keys(30_000))
+        attacker.flood(false, 3, |_| keys(30_000));
     }),
     attack("compare a large value that is not held", |attacker| {
         attacker.prepare(&request::set("/large", vec![7; 2 * MIB]));

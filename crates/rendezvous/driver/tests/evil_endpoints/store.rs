@@ -70,7 +70,11 @@ pub(crate) const ROWS: &[Row] = &[
         many_keys,
         &["list the keys", "limit of 1048576"],
     ),
-    list("a huge key", huge_key, &["list the keys", "limit of 1048576"]),
+    list(
+        "a huge key",
+        huge_key,
+        &["list the keys", "limit of 1048576"],
+    ),
     list(
         "a negative count",
         negative_count,
