@@ -63,6 +63,17 @@ pub enum Event {
     ///
     /// An agent that waits for a round also receives the nodes that have joined.
     Alive(Option<Arrived>),
+    /// An [`Alive`](Self::Alive) with messages of [`Report`](super::Operation::Report).
+    ///
+    /// Agents of earlier versions read `Alive`.
+    Reports {
+        /// The nodes that have joined, for an agent that waits for a round.
+        arrived: Option<Arrived>,
+        /// Number that changes when a viewer attaches; 0 while there is none.
+        watch: u32,
+        /// Messages, each after its length (`u32`).
+        messages: Vec<u8>,
+    },
     /// State of a run.
     Status {
         /// `true` if the run is over.
@@ -176,7 +187,7 @@ impl Event {
             Self::Closed => 5,
             Self::Refused(_) => 6,
             Self::Left => 7,
-            Self::Alive(_) => 8,
+            Self::Alive(_) | Self::Reports { .. } => 8,
             Self::Status { .. } => 9,
             Self::Attached(_) => 10,
             Self::Recoverable { .. } => 11,
@@ -221,11 +232,15 @@ impl Event {
             Self::PeerFailed { node, reason } => write(out, &[node, reason]),
             Self::Refused(refusal) => refusal.write(out),
             Self::Status { closed, waiting } => write(out, &[closed, waiting]),
-            Self::Alive(Some(arrived)) => {
-                let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
-                let count = named.len() as u8;
-                write(out, &[&arrived.nodes, &arrived.is_spare, &count]);
-                named.iter().for_each(|host| text(out, host));
+            Self::Alive(Some(arrived)) => write_arrived(out, arrived),
+            Self::Reports {
+                arrived,
+                watch,
+                messages,
+            } => {
+                write_arrived(out, arrived.as_ref().unwrap_or(&Arrived::default()));
+                write(out, &[watch]);
+                out.extend_from_slice(messages);
             }
             Self::Attached(authority) => {
                 write(
@@ -291,20 +306,18 @@ impl Event {
             5 => Self::Closed,
             6 => Self::Refused(AgentRefusal::read(&mut fields)?),
             7 => Self::Left,
-            8 => Self::Alive(fields.rest(|fields| {
-                let nodes = fields.u32("the number of joined nodes")?;
-                let is_spare = fields.u8("whether the agent is in reserve")? != 0;
-                let count = fields.u8("the joined hosts")?;
-                let mut host = || fields.sentence("a joined host");
-                let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
-                // A peer may name more, but a log line has no room for them.
-                named.truncate(MOST_NAMED);
-                Ok(Arrived {
-                    nodes,
-                    named,
-                    is_spare,
-                })
-            })?),
+            8 => {
+                let arrived = fields.rest(read_arrived)?;
+                match fields.rest(|fields| fields.u32("the number of the watch"))? {
+                    None => Self::Alive(arrived),
+                    Some(watch) => Self::Reports {
+                        // An agent that waits is one of the nodes.
+                        arrived: arrived.filter(|arrived| arrived.nodes > 0),
+                        watch,
+                        messages: fields.0.to_vec(),
+                    },
+                }
+            }
             9 => Self::Status {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
@@ -354,6 +367,27 @@ impl Event {
             other => return Err(WireError::Unknown(other)),
         })
     }
+}
+
+fn write_arrived(out: &mut Vec<u8>, arrived: &Arrived) {
+    let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
+    write(out, &[&arrived.nodes, &arrived.is_spare, &(named.len() as u8)]);
+    named.iter().for_each(|host| text(out, host));
+}
+
+fn read_arrived(fields: &mut Fields<'_>) -> Result<Arrived, WireError> {
+    let nodes = fields.u32("the number of joined nodes")?;
+    let is_spare = fields.u8("whether the agent is in reserve")? != 0;
+    let count = fields.u8("the joined hosts")?;
+    let mut host = || fields.sentence("a joined host");
+    let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
+    // A peer may name more, but a log line has no room for them.
+    named.truncate(MOST_NAMED);
+    Ok(Arrived {
+        nodes,
+        named,
+        is_spare,
+    })
 }
 
 impl AgentRefusal {
