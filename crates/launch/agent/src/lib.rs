@@ -81,7 +81,7 @@ pub use rdzv_agent_proto::group::{
     Cause, ErrorFile, Evidence, Exit, Failure, Finality, GroupIdentity, PreemptionPlan,
     RestartOptions, StartRequest, StopOptions,
 };
-pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState};
+pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState, ReportExchange};
 pub use rendezvous::{RoundStore, exchange_ranks};
 pub use run::{run, run_in_view};
 pub use signals::when_signalled;

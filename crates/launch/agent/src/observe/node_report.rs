@@ -41,6 +41,8 @@ pub struct NodeReport {
     pub group_rank: Option<u32>,
     /// Number of agents in the round.
     pub group_world_size: Option<u32>,
+    /// Number of workers in the job.
+    pub world_size: Option<u32>,
     /// Address of the workers' store, as host and port.
     pub master: Option<(String, u16)>,
     /// Number of restarts that have been used.
@@ -170,6 +172,7 @@ impl Default for NodeReport {
             round: None,
             group_rank: None,
             group_world_size: None,
+            world_size: None,
             master: None,
             restart_count: 0,
             max_restarts: 0,
@@ -239,6 +242,7 @@ impl NodeReport {
                 self.round = number("round");
                 self.group_rank = small("group_rank");
                 self.group_world_size = small("group_world_size");
+                self.world_size = small("world_size");
                 let port = small("master_port").and_then(|port| u16::try_from(port).ok());
                 self.master = port.map(|port| (text("master_addr").to_owned(), port));
                 self.end_spans(None, at);
@@ -247,7 +251,8 @@ impl NodeReport {
             }
             "worker_started" => {
                 let identity = serde_json::from_value(fields.clone());
-                let identity: WorkerIdentity = identity.unwrap_or_default();
+                let mut identity: WorkerIdentity = identity.unwrap_or_default();
+                identity.world_size = self.world_size.unwrap_or(0);
                 let rank = identity.rank.0;
                 self.workers.push(WorkerStatus {
                     identity,
@@ -342,7 +347,9 @@ fn failed(record: &Value) -> KnownFailure {
     let lines = record["stderr_tail"].as_array();
     KnownFailure {
         host: text(&record["host"]),
-        rank: record["rank"].as_u64().and_then(|rank| rank.try_into().ok()),
+        rank: record["rank"]
+            .as_u64()
+            .and_then(|rank| rank.try_into().ok()),
         cause: text(&record["cause"]["text"]),
         lines: lines.map_or_else(Vec::new, |lines| lines.iter().map(text).collect()),
     }

@@ -167,9 +167,10 @@ pub async fn stacks(
     tool: Option<&PathBuf>,
     rank: Option<u32>,
 ) -> Vec<ShownStack> {
-    let workers = report.workers.iter().filter(|worker| {
-        worker.running && rank.is_none_or(|rank| worker.identity.rank.0 == rank)
-    });
+    let workers = report
+        .workers
+        .iter()
+        .filter(|worker| worker.running && rank.is_none_or(|rank| worker.identity.rank.0 == rank));
     let workers = workers.map(|worker| worker.identity.clone()).collect();
     let stacks = inspect(workers, tool).await;
     let shown = stacks.into_iter().map(|stack| {

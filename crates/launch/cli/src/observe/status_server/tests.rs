@@ -2,6 +2,8 @@ use axum::extract::connect_info::MockConnectInfo;
 use rdzv_agent::health::Liveness;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use std::sync::Mutex;
+
 use super::*;
 
 fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
@@ -14,11 +16,12 @@ fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
         max_restarts: 0,
         local_world_size: 1,
     };
+    let node = Arc::new(Mutex::new(NodeReport::new(&facts)));
     Sources {
         token,
         liveness: liveness.clone(),
         metrics: Registry::default(),
-        node: Some(Arc::new(Mutex::new(NodeReport::new(&facts)))),
+        job: Some(JobServer::new(node, GroupStatus::default(), false, None)),
         group: None,
         worker_sockets: None,
     }

@@ -371,7 +371,10 @@ impl Event {
 
 fn write_arrived(out: &mut Vec<u8>, arrived: &Arrived) {
     let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
-    write(out, &[&arrived.nodes, &arrived.is_spare, &(named.len() as u8)]);
+    write(
+        out,
+        &[&arrived.nodes, &arrived.is_spare, &(named.len() as u8)],
+    );
     named.iter().for_each(|host| text(out, host));
 }
 

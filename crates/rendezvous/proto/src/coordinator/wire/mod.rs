@@ -75,7 +75,9 @@ mod fields;
 mod operation;
 
 pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES};
-pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Report, Standing};
+pub use operation::{
+    HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Report, Standing,
+};
 
 use thiserror::Error;
 
