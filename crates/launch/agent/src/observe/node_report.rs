@@ -267,7 +267,10 @@ impl NodeReport {
             }
             "worker_exited" => self.exited(fields, at),
             "state_changed" => self.state = text("state").to_owned(),
-            "restarting" => self.mark("restart", at, true),
+            "restarting" => {
+                self.max_restarts = small("max_restarts").unwrap_or(self.max_restarts);
+                self.mark("restart", at, true);
+            }
             "regrouping" => self.mark(&format!("next round: {}", text("reason")), at, false),
             "hang" => self.mark("hang", at, true),
             "signal_received" => self.mark("signal", at, false),
@@ -294,12 +297,22 @@ impl NodeReport {
         ended.ended = Some(rfc3339_seconds(at));
         let rank = Some(ended.identity.rank.0);
         self.end_spans(rank, at);
+        let how = match code {
+            0.. => format!("exit code {code}"),
+            _ => format!("signal {}", -code),
+        };
+        let is_bad = code != 0 && fields["stopped_by_agent"] != true;
         let mut spans = self.spans.iter_mut().rev();
         if let Some(span) = spans.find(|span| span.rank == rank) {
-            span.is_bad = code != 0 && fields["stopped_by_agent"] != true;
-            span.name.push_str(&match code {
-                0.. => format!(", exit code {code}"),
-                _ => format!(", signal {}", -code),
+            span.is_bad = is_bad;
+            span.name = format!("{}, {how}", span.name);
+        }
+        if is_bad && self.failure.is_none() {
+            self.failure = Some(KnownFailure {
+                host: self.node.to_string(),
+                rank,
+                cause: how,
+                lines: Vec::new(),
             });
         }
     }

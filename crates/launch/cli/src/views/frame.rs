@@ -359,13 +359,11 @@ fn drawn(job: &Job, row: &Row, latest: Latest, now: f64) -> Line<'static> {
                 Health::Waiting => ("waiting".to_owned(), Color::Yellow),
                 _ => (report.state.to_lowercase(), Color::Green),
             };
-            let same = |other: &&Agent| other.report.node == report.node;
-            let mut node: String = report.node.to_string().chars().take(15).collect();
-            if let Some(rank) = report.group_rank
-                && job.agents.values().filter(same).count() > 1
-            {
-                node.push_str(&format!(" #{rank}"));
-            }
+            let name = job.node_name(agent);
+            // The end of a name distinguishes nodes.
+            let letters: Vec<char> = name.chars().collect();
+            let first = letters.len().saturating_sub(16);
+            let node: String = letters[first..].iter().collect();
             let text = cells([
                 format!("{node} {running}/{}", report.workers.len()),
                 state,

@@ -235,6 +235,19 @@ impl Job {
         first.map_or("", |agent| &agent.report.run_id)
     }
 
+    /// Returns the name of a node for users; two agents on one host differ by their group rank.
+    pub(crate) fn node_name(&self, agent: &Agent) -> String {
+        let (node, rank) = (&agent.report.node, agent.report.group_rank);
+        let mut others = self
+            .agents
+            .values()
+            .filter(|other| other.report.node == *node);
+        match rank.filter(|_| others.nth(1).is_some()) {
+            Some(rank) => format!("{node} #{rank}"),
+            None => node.to_string(),
+        }
+    }
+
     /// Returns the latest round of the job.
     pub(crate) fn round(&self) -> Option<u64> {
         let reports = self.agents.values().map(|agent| &agent.report);

@@ -23,7 +23,7 @@ pub(super) fn trace(job: &Job) -> Vec<u8> {
         .map(|span| span.end.unwrap_or(span.begin))
         .fold(0.0, f64::max);
     for (node, agent) in (1_u64..).zip(job.agents.values()) {
-        let name = agent.report.node.to_string();
+        let name = job.node_name(agent);
         packets.push(track(node << 32, None, &name));
         let mut ranks: Vec<u32> = agent.report.spans.iter().filter_map(|it| it.rank).collect();
         ranks.sort_unstable();

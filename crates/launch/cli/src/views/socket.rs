@@ -32,7 +32,9 @@ pub(crate) fn bind() -> Option<(AgentSocket, UnixListener)> {
 }
 
 fn try_bind() -> io::Result<(AgentSocket, UnixListener)> {
-    let directory = directory(|parent| parent.is_dir())?;
+    let directory = directories().next();
+    let too_long = || io::Error::other("the path of the socket would be too long");
+    let directory = directory.ok_or_else(too_long)?;
     match DirBuilder::new().mode(0o700).create(&directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => is_private(&directory)?,
@@ -50,14 +52,9 @@ fn try_bind() -> io::Result<(AgentSocket, UnixListener)> {
 /// Removes the sockets of agents that have exited.
 pub(crate) fn all() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let Ok(directory) = directory(|parent| parent.is_dir()) else {
-        return found;
-    };
-    if is_private(&directory).is_err() {
-        return found;
-    }
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
+    let private = directories().filter(|directory| is_private(directory).is_ok());
+    let entries = private.flat_map(|directory| fs::read_dir(directory).into_iter().flatten());
+    for path in entries.flatten().map(|entry| entry.path()) {
         match UnixStream::connect(&path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 let _ = fs::remove_file(&path);
@@ -67,6 +64,7 @@ pub(crate) fn all() -> Vec<PathBuf> {
         }
     }
     found.sort();
+    found.dedup();
     found
 }
 
@@ -87,20 +85,21 @@ pub(crate) fn is_own(stream: &net::UnixStream) -> bool {
     peer.is_ok_and(|uid| uid == geteuid().as_raw() || uid == 0)
 }
 
-/// Returns the directory of this user's sockets, which may not exist.
-fn directory(exists: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
-    let longest = Path::new("4294967295").as_os_str().len() + 1;
+/// Returns the directories of this user's sockets, which may not exist.
+///
+/// An agent uses the first one. Its variables may differ from those of the viewer.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let longest = "/4294967295".len();
+    let user = geteuid().as_raw();
+    let name = format!("rdzv-{user}");
     let runtime = std::env::var_os(XDG_RUNTIME_DIR).map(PathBuf::from);
-    let runtime = runtime.filter(|parent| parent.is_absolute() && exists(parent));
-    let name = format!("rdzv-{}", geteuid().as_raw());
-    let candidates = [
-        runtime.map(|parent| parent.join("rdzv")),
-        Some(std::env::temp_dir().join(&name)),
-        Some(Path::new("/tmp").join(&name)),
-    ];
-    let mut fits = candidates.into_iter().flatten();
-    let fits = fits.find(|path| path.as_os_str().len() + longest <= LONGEST);
-    fits.ok_or_else(|| io::Error::other("the path of the socket would be too long"))
+    let system = PathBuf::from(format!("/run/user/{user}"));
+    let runtime = [runtime, Some(system)].into_iter().flatten();
+    let runtime = runtime.filter(|parent| parent.is_absolute() && parent.is_dir());
+    let temporary = [std::env::temp_dir(), PathBuf::from("/tmp")];
+    let temporary = temporary.map(|parent| parent.join(&name)).into_iter();
+    let all = runtime.map(|parent| parent.join("rdzv")).chain(temporary);
+    all.filter(move |path| path.as_os_str().len() + longest <= LONGEST)
 }
 
 /// Checks that only this user can open a directory.

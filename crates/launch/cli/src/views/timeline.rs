@@ -156,10 +156,14 @@ fn replay(records: BTreeMap<String, Vec<Record>>) -> Result<(Job, Offsets), View
         }
     }
     let names = records.keys().map(|name| {
+        let report = job.agents.get(name).map(|agent| &agent.report);
+        let rank = report.and_then(|report| report.group_rank);
+        let rank = rank.map_or_else(String::new, |rank| format!(" (group rank {rank})"));
         let (host, _) = name.rsplit_once('/').unwrap_or((name, ""));
-        (host.to_owned(), offsets.get(name.as_str()).copied())
+        (format!("{host}{rank}"), offsets.get(name.as_str()).copied())
     });
-    Ok((job, names.collect()))
+    let names = names.collect();
+    Ok((job, names))
 }
 
 /// Returns the offset of each clock from that of the first node.

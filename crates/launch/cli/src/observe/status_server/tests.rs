@@ -82,6 +82,9 @@ fn other_hosts_are_asked_for_the_bearer_token() {
     for page in [
         "/status",
         "/metrics",
+        "/events",
+        "/stacks",
+        "/output?rank=0",
         "/workers/0/",
         "/workers/0/handler/ping",
     ] {
@@ -94,4 +97,7 @@ fn other_hosts_are_asked_for_the_bearer_token() {
     }
     assert_eq!(code(elsewhere, "/status", &shown, Some(&token)), 200);
     assert_eq!(code(elsewhere, "/", "", Some(&token)), 200);
+    let browser = "Accept: text/html\r\n";
+    assert_eq!(code(elsewhere, "/", browser, Some(&token)), 401);
+    assert_eq!(code(elsewhere, "/", &(shown + browser), Some(&token)), 200);
 }

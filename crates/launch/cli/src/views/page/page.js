@@ -21,7 +21,7 @@ let selected = null, latest = null, isEnded = false, before = new Map();
 
 // Applies a change to a value: see views/job.rs.
 const apply = (value, change) => {
-  if (change === null || typeof change !== 'object') return change;
+  if (change === null || typeof change !== 'object' || Array.isArray(change)) return change;
   const length = change['#'];
   if (length !== undefined) {
     const values = Array.isArray(value) ? value.slice(0, length) : [];
