@@ -80,6 +80,9 @@ pub(super) enum Row {
 /// Jobs with at most this number of nodes and ranks are shown completely.
 const SMALL: usize = 10;
 
+/// Jobs with at most this number of nodes have a row for each node.
+const FEW_NODES: usize = 4;
+
 impl View {
     /// Returns the rows of the tree.
     pub(super) fn rows(&self, job: &Job) -> Vec<Row> {
@@ -102,7 +105,8 @@ impl View {
                 }
             };
             let shown: Vec<&&WorkerStatus> = workers.iter().filter(is_shown).collect();
-            let is_odd = agent.health() < Health::Healthy && self.filter.is_empty();
+            let is_odd = agent.health() < Health::Healthy || nodes <= FEW_NODES;
+            let is_odd = is_odd && self.filter.is_empty();
             if shown.is_empty() && !is_odd && !(is_wholly_shown && self.filter.is_empty()) {
                 rest = (rest.0 + 1, rest.1 + workers.len());
                 continue;

@@ -94,7 +94,9 @@ class Page:
         return self.browser.call(method, self.session, **parameters)
 
     def value(self, script):
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)[
+            "result"
+        ].get("value")
 
     def wait(self, script, seconds=LIMIT_SECONDS):
         """Waits until a script has a value that is true."""

@@ -254,7 +254,8 @@ function sample() {
     if (step === null) continue;
     const known = before.get(rank);
     if (!known || step < known.step) before.set(rank, { step, t, rate: null });
-    else if (step > known.step) before.set(rank, { step, t, rate: (step - known.step) / Math.max(t - known.t, 0.2) });
+    // The time of the first step that was seen is not known.
+    else if (step > known.step) before.set(rank, { step, t, isTimed: true, rate: known.isTimed ? (step - known.step) / Math.max(t - known.t, 0.2) : null });
     else if (t - known.t > 15) known.rate = 0;
     rate.set(rank, before.get(rank).rate);
   }
@@ -350,6 +351,6 @@ if (replay) {
   follow();
   setInterval(() => { sample(); soon(); }, 1000);
 }
-addEventListener('resize', soon);
+addEventListener('resize', () => { soon(); if (!isEnded) drawPlots(); });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { plots = null; soon(); });
 draw();
