@@ -110,4 +110,5 @@ def main():
             (here / f"{name}.svg").write_text(svg(" ".join([shown, *arguments]), screen))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,7 @@ usage: cargo xtask <task>
   setup --lock           pin the newest versions of their requirements before the installation
   test                   build, then run all tests: Rust, interoperability with PyTorch, Python package
   test -k WORDS [...]    run only pytest, with these arguments
+  test --browser         test the page of a job in Chromium; screenshots in target/browser
   test --upstream        run PyTorch's test suites of torch.distributed: collectives (also with gloo), RPC
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     run fmt, check, tidy, build with clippy, budget, test, doc

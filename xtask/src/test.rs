@@ -36,10 +36,14 @@ const SLURM: &str = "interop/slurm";
 
 /// Runs all tests, or only pytest with the given arguments, such as `-k queue`.
 ///
-/// The single argument `--upstream` runs PyTorch's suites instead.
+/// The single argument `--upstream` runs PyTorch's suites instead, and `--browser` the tests of the
+/// page in Chromium.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     if arguments == ["--upstream"] {
         return python::upstream();
+    }
+    if arguments == ["--browser"] {
+        return browser();
     }
     build(&[])?;
     if arguments.is_empty() {
@@ -140,6 +144,21 @@ fn manifests() -> anyhow::Result<()> {
         .arg("examples/kubernetes/check")
         .env("RDZV_BINARY", target_folder()?.join("debug").join("rdzv"));
     step_aside("manifests of Kubernetes", &mut pytest)
+}
+
+/// Tests the page of a job in Chromium, which must be in `PATH`.
+fn browser() -> anyhow::Result<()> {
+    let mut build = cargo();
+    build.args(["build", "--locked", "--package", "rdzv", "--bin", "rdzv"]);
+    step("build", &mut build)?;
+    let mut pytest = Command::new(install::python()?);
+    pytest
+        .current_dir(root())
+        .args(["-m", "pytest", "-ra", "-p", "no:cacheprovider"])
+        .arg("crates/launch/cli/tests/browser")
+        .env("RDZV_BINARY", target_folder()?.join("debug").join("rdzv"))
+        .env("RDZV_PICTURES", target_folder()?.join("browser"));
+    step("page in a browser", &mut pytest)
 }
 
 /// Runs PyTorch against the programs that [`build`] compiled.

@@ -101,6 +101,8 @@ variables! {
     /// Launcher and worker: number of the descriptor with the workers' call.
     /// The workers inherit the descriptor. Not in torchrun.
     RDZV_CALL;
+    /// Launcher and views: folder of this user's sockets, as the system sets it.
+    XDG_RUNTIME_DIR;
     /// Worker: path of the socket for requests to the worker.
     /// Set with `--worker-server`, or inherited.
     TORCH_WORKER_SERVER_SOCKET;

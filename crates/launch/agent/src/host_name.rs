@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use rdzv_core::escape::escape;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest wait for the resolver, from the start of the lookup.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -68,6 +68,12 @@ impl fmt::Display for HostName {
 impl Serialize for HostName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::Given)
     }
 }
 

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Ranks of a worker in the job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkerIdentity {
     /// Rank within the node.
     pub local_rank: LocalRank,

@@ -28,6 +28,7 @@ mod scheduler;
 mod suggestion;
 mod terminal;
 mod trust;
+mod views;
 
 use std::process::ExitCode;
 

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::event::{Recorder, RendezvousEvent};
 use crate::fence;
+use crate::report_exchange::ReportExchange;
 
 /// Time limit for a reply of the server's thread.
 ///
@@ -62,7 +63,7 @@ pub(crate) type Waits = Arc<dyn Fn() -> Wait + Send + Sync>;
 
 /// Knowledge of this process about its group. Clones share one state.
 #[derive(Clone, Default)]
-pub struct GroupStatus(Arc<Mutex<Known>>);
+pub struct GroupStatus(Arc<Mutex<Known>>, ReportExchange);
 
 #[derive(Default)]
 struct Known {
@@ -141,6 +142,11 @@ impl PartialEq for GroupStatus {
 impl Eq for GroupStatus {}
 
 impl GroupStatus {
+    /// Returns the exchange of messages with the other agents of the job.
+    pub fn exchange(&self) -> &ReportExchange {
+        &self.1
+    }
+
     /// Sets the server that [`GroupStatus::look`] asks.
     pub fn ask(&self, server: Pinger) {
         self.0.lock().server = Some(server);

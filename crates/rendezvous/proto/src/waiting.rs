@@ -12,7 +12,7 @@ use rdzv_core::escape::escape;
 pub const MOST_NAMED: usize = 4;
 
 /// The nodes that have joined a round, as a waiting node sees them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arrived {
     /// Number of nodes that have joined.
     pub nodes: u32,

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::{look, stack};
 use crate::worker::WorkerIdentity;
 
-pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;
+pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>> + Send>>;
 
 /// Begins to inspect these workers, all at the same time.
 /// Must be called inside the runtime.

@@ -28,6 +28,7 @@ mod stack;
 mod syscall;
 mod watches;
 
+pub(crate) use inspect::begin as inspect;
 pub(crate) use look::kernel_state_in;
 pub(crate) use monitor::{HangMonitor, HangOutput};
 pub use plan::{HangAction, HangPlan, HeartbeatPlan};

@@ -59,7 +59,7 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
     }
 }
 
-fn fields(event: &AgentEvent) -> Value {
+pub(super) fn fields(event: &AgentEvent) -> Value {
     match event {
         AgentEvent::RendezvousBegan { restart_count, .. } => {
             json!({ "restart_count": restart_count })

@@ -18,6 +18,7 @@
 //! | `torchelastic_events` | events in torchelastic's JSON |
 //! | `json_events`, `event_file` | every event in rdzv's JSON, and a file of these events |
 //! | `node_report` | the status of the node, from its events |
+//! | `sample` | resources, output and stacks of workers, for viewers |
 //! | `metrics_registry` | named numbers and their sinks |
 //! | `torchelastic_metrics` | torchelastic's metrics from rdzv's events |
 
@@ -27,6 +28,7 @@ mod info_lines;
 mod json_events;
 mod metrics_registry;
 mod node_report;
+mod sample;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -40,8 +42,9 @@ pub use json_events::{event_name, record};
 pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,
 };
-pub use node_report::{NodeReport, SharedReport, WorkerStatus};
+pub use node_report::{KnownFailure, NodeReport, SharedReport, Span, WorkerStatus};
 pub use rdzv_agent_proto::group::rfc3339;
+pub use sample::{Sampler, ShownStack, Tail, stacks, tail};
 pub use sink::{EventSink, EventSinks, RunFacts};
 pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};
 pub use torchelastic_metrics::AgentMetrics;

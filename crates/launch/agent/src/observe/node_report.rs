@@ -1,39 +1,50 @@
 //! Report of a node, computed from its events.
 //!
-//! `/status`, the metrics and the failure report read it.
+//! `/status`, the metrics, the failure report, the views of a job and `rdzv timeline` read it.
+//!
+//! [`NodeReport::replay`] takes events in their form for programs, so a file of events leads to the
+//! same report as the events of a running job.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rdzv_agent_proto::group::GroupState;
-use rdzv_rendezvous::GroupEvent;
-use serde::Serialize;
+use rdzv_agent_proto::group::{GroupState, rfc3339};
+use rdzv_core::time::Wall;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use rdzv_agent_proto::group::rfc3339;
-
+use super::json_events::{event_name, fields};
 use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
 use crate::host::HostName;
 use crate::outcome::Verdict;
 use crate::worker::WorkerIdentity;
 
+/// Maximum number of spans; the oldest ones are dropped.
+const MOST_SPANS: usize = 400;
+
 /// Worker group of this node, and the verdict once the run has ended.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NodeReport {
     /// Name of the job.
     pub run_id: String,
     /// Name of this host.
     pub node: HostName,
+    /// Process id of the agent.
+    pub agent_pid: u32,
     /// Role of the workers.
     pub role: String,
     /// State of the group, as torchelastic names it.
-    pub state: &'static str,
+    pub state: String,
     /// Number of the round, once there is one.
     pub round: Option<u64>,
     /// Rank of this agent.
     pub group_rank: Option<u32>,
     /// Number of agents in the round.
     pub group_world_size: Option<u32>,
+    /// Number of workers in the job.
+    pub world_size: Option<u32>,
     /// Address of the workers' store, as host and port.
     pub master: Option<(String, u16)>,
     /// Number of restarts that have been used.
@@ -46,10 +57,48 @@ pub struct NodeReport {
     pub suspended_seconds: f64,
     /// Workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,
+    /// Time of the first event, in seconds since the Unix epoch.
+    pub began: Option<f64>,
+    /// Sentence about the current wait: for whom, since when, and its limit.
+    pub awaiting: Option<String>,
+    /// First failure of the job that this node knows, also after a restart.
+    pub failure: Option<KnownFailure>,
+    /// Rounds, waits and lives of workers, in the order of their beginning.
+    pub spans: Vec<Span>,
     /// First failure of the job and failures of this node; empty during the run.
     /// Not part of `/status`.
     #[serde(skip)]
     pub verdict: Verdict,
+}
+
+/// Failure of a worker, for views.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KnownFailure {
+    /// Node of the worker.
+    pub host: String,
+    /// Rank of the worker, if a worker failed.
+    pub rank: Option<u32>,
+    /// Cause in one sentence.
+    pub cause: String,
+    /// Last lines of the worker's stderr, oldest first.
+    pub lines: Vec<String>,
+}
+
+/// Time in which a node waited, had a round, or ran a worker; or a moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Span {
+    /// Rank of the worker; `None` for the node.
+    pub rank: Option<u32>,
+    /// Name for users.
+    pub name: String,
+    /// Beginning, in seconds since the Unix epoch.
+    pub begin: f64,
+    /// End; `None` if the span has not ended.
+    pub end: Option<f64>,
+    /// `true` for failures.
+    pub is_bad: bool,
 }
 
 /// Report that several threads share.
@@ -66,7 +115,8 @@ impl EventSink for SharedReport {
 }
 
 /// One worker of the current attempt.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkerStatus {
     /// Ranks and process id.
     #[serde(flatten)]
@@ -83,6 +133,61 @@ pub struct WorkerStatus {
     pub stdout: Option<PathBuf>,
     /// File of the standard error, if there is one.
     pub stderr: Option<PathBuf>,
+    /// Processor time since the last sample, as a percentage of one processor.
+    ///
+    /// Only while a viewer is attached, like the following values.
+    pub processor: Option<u32>,
+    /// Resident memory in MiB.
+    pub memory: Option<u64>,
+    /// Time of the last output to a file, in seconds since the Unix epoch.
+    pub output: Option<u64>,
+    /// Last number that the worker's output names as step, iteration or epoch.
+    pub step: Option<u64>,
+}
+
+impl Default for WorkerStatus {
+    fn default() -> Self {
+        Self {
+            identity: WorkerIdentity::default(),
+            running: true,
+            exit_code: None,
+            started: String::new(),
+            ended: None,
+            stdout: None,
+            stderr: None,
+            processor: None,
+            memory: None,
+            output: None,
+            step: None,
+        }
+    }
+}
+
+impl Default for NodeReport {
+    fn default() -> Self {
+        Self {
+            run_id: String::new(),
+            node: HostName::Given(String::new()),
+            agent_pid: 0,
+            role: String::new(),
+            state: GroupState::Init.name().to_owned(),
+            round: None,
+            group_rank: None,
+            group_world_size: None,
+            world_size: None,
+            master: None,
+            restart_count: 0,
+            max_restarts: 0,
+            agent_restarts: 0,
+            suspended_seconds: 0.0,
+            workers: Vec::new(),
+            began: None,
+            awaiting: None,
+            failure: None,
+            spans: Vec::new(),
+            verdict: Verdict::default(),
+        }
+    }
 }
 
 impl NodeReport {
@@ -91,84 +196,176 @@ impl NodeReport {
         Self {
             run_id: facts.run_id.clone(),
             node: facts.host.clone(),
+            agent_pid: std::process::id(),
             role: facts.role.clone(),
-            state: GroupState::Init.name(),
-            round: None,
-            group_rank: None,
-            group_world_size: None,
-            master: None,
-            restart_count: 0,
             max_restarts: facts.max_restarts,
-            agent_restarts: 0,
-            suspended_seconds: 0.0,
-            workers: Vec::new(),
-            verdict: Verdict::default(),
+            ..Self::default()
         }
     }
 
     /// Updates the report with one more event.
     pub fn apply(&mut self, event: &AgentEvent) {
+        let at = event.at().unix_seconds_f64();
         match event {
-            AgentEvent::RendezvousBegan { restart_count, .. } => {
-                self.restart_count = *restart_count;
+            AgentEvent::Verdict { verdict, .. } => self.verdict.clone_from(verdict),
+            AgentEvent::Restarting { failure, .. } => {
+                // The JSON form has no failure.
+                if let Some(failure) = failure.as_deref() {
+                    self.failure = serde_json::to_value(failure).ok().map(|it| failed(&it));
+                }
+            }
+            _ => {}
+        }
+        self.replay(event_name(event), at, &fields(event));
+    }
+
+    /// Updates the report with an event in its form for programs: name, time and fields.
+    pub fn replay(&mut self, name: &str, at: f64, fields: &Value) {
+        let at = (at * 1e6).round() / 1e6;
+        let number = |key: &str| fields[key].as_u64();
+        let small = |key: &str| number(key).and_then(|number| u32::try_from(number).ok());
+        let text = |key: &str| fields[key].as_str().unwrap_or_default();
+        let path = |key: &str| fields[key].as_str().map(PathBuf::from);
+        self.began.get_or_insert(at);
+        if let Some(count) = small("restart_count") {
+            self.restart_count = count;
+        }
+        match name {
+            "rendezvous_began" => {
                 self.workers.clear();
+                self.end_spans(None, at);
+                self.begin_span(None, "waits for nodes", at);
             }
-            AgentEvent::AgentRestarted { restarts, .. } => self.agent_restarts = *restarts,
-            AgentEvent::RanksAssigned {
-                round,
-                group_rank,
-                group_world_size,
-                master_addr,
-                master_port,
-                ..
-            } => {
-                self.round = Some(*round);
-                self.group_rank = Some(group_rank.0);
-                self.group_world_size = Some(*group_world_size);
-                self.master = Some((master_addr.clone(), *master_port));
+            "agent_restarted" => {
+                self.agent_restarts = small("restarts").unwrap_or(0);
+                self.mark("agent restarted", at, true);
             }
-            AgentEvent::WorkerStarted {
-                at, worker, files, ..
-            } => {
+            "ranks_assigned" => {
+                self.round = number("round");
+                self.group_rank = small("group_rank");
+                self.group_world_size = small("group_world_size");
+                self.world_size = small("world_size");
+                let port = small("master_port").and_then(|port| u16::try_from(port).ok());
+                self.master = port.map(|port| (text("master_addr").to_owned(), port));
+                self.end_spans(None, at);
+                let (round, nodes) = (self.round.unwrap_or(0), self.group_world_size.unwrap_or(0));
+                self.begin_span(None, &format!("round {round}, {nodes} nodes"), at);
+            }
+            "worker_started" => {
+                let identity = serde_json::from_value(fields.clone());
+                let mut identity: WorkerIdentity = identity.unwrap_or_default();
+                identity.world_size = self.world_size.unwrap_or(0);
+                let rank = identity.rank.0;
                 self.workers.push(WorkerStatus {
-                    identity: worker.clone(),
-                    running: true,
-                    exit_code: None,
-                    started: rfc3339(*at),
-                    ended: None,
-                    stdout: files.stdout.clone(),
-                    stderr: files.stderr.clone(),
+                    identity,
+                    started: rfc3339_seconds(at),
+                    stdout: path("stdout"),
+                    stderr: path("stderr"),
+                    ..WorkerStatus::default()
                 });
                 self.workers
                     .sort_by_key(|status| status.identity.local_rank);
+                self.begin_span(Some(rank), &format!("pid {}", identity_pid(fields)), at);
             }
-            AgentEvent::WorkerExited {
-                at, worker, exit, ..
-            } => {
-                let ended = self
-                    .workers
-                    .iter_mut()
-                    .find(|known| known.identity.pid == worker.pid);
-                if let Some(ended) = ended {
-                    ended.running = false;
-                    ended.exit_code = Some(exit.as_number());
-                    ended.ended = Some(rfc3339(*at));
-                }
+            "worker_exited" => self.exited(fields, at),
+            "state_changed" => self.state = text("state").to_owned(),
+            "restarting" => {
+                self.max_restarts = small("max_restarts").unwrap_or(self.max_restarts);
+                self.mark("restart", at, true);
             }
-            AgentEvent::StateChanged {
-                state,
-                restart_count,
-                ..
-            } => {
-                self.state = state.name();
-                self.restart_count = *restart_count;
+            "regrouping" => self.mark(&format!("next round: {}", text("reason")), at, false),
+            "hang" => self.mark("hang", at, true),
+            "signal_received" => self.mark("signal", at, false),
+            "preempted" => self.mark("preempted", at, false),
+            "unfenced" => self.suspended_seconds += fields["seconds"].as_f64().unwrap_or(0.0),
+            "verdict" if !fields["first_failure"].is_null() => {
+                self.failure = Some(failed(&fields["first_failure"]));
+                self.mark("verdict", at, true);
             }
-            AgentEvent::Group {
-                event: GroupEvent::Unfenced { stood, .. },
-                ..
-            } => self.suspended_seconds += stood.as_secs_f64(),
-            AgentEvent::Verdict { verdict, .. } => self.verdict.clone_from(verdict),
+            "agent_final" => self.end_spans(None, at),
             _ => {}
         }
+    }
+
+    fn exited(&mut self, fields: &Value, at: f64) {
+        let pid = identity_pid(fields);
+        let mut workers = self.workers.iter_mut();
+        let Some(ended) = workers.find(|known| known.identity.pid == pid) else {
+            return;
+        };
+        let code = fields["exit_code"].as_i64().unwrap_or(0);
+        ended.running = false;
+        ended.exit_code = i32::try_from(code).ok();
+        ended.ended = Some(rfc3339_seconds(at));
+        let rank = Some(ended.identity.rank.0);
+        self.end_spans(rank, at);
+        let how = match code {
+            0.. => format!("exit code {code}"),
+            _ => format!("signal {}", -code),
+        };
+        let is_bad = code != 0 && fields["stopped_by_agent"] != true;
+        let mut spans = self.spans.iter_mut().rev();
+        if let Some(span) = spans.find(|span| span.rank == rank) {
+            span.is_bad = is_bad;
+            span.name = format!("{}, {how}", span.name);
+        }
+        if is_bad && self.failure.is_none() {
+            self.failure = Some(KnownFailure {
+                host: self.node.to_string(),
+                rank,
+                cause: how,
+                lines: Vec::new(),
+            });
+        }
+    }
+
+    fn begin_span(&mut self, rank: Option<u32>, name: &str, begin: f64) {
+        if self.spans.len() >= MOST_SPANS {
+            self.spans.drain(..MOST_SPANS / 2);
+        }
+        self.spans.push(Span {
+            rank,
+            name: name.to_owned(),
+            begin,
+            ..Span::default()
+        });
+    }
+
+    fn end_spans(&mut self, rank: Option<u32>, at: f64) {
+        let spans = self.spans.iter_mut();
+        for span in spans.filter(|span| span.rank == rank && span.end.is_none()) {
+            span.end = Some(at);
+        }
+    }
+
+    /// Adds a moment of the node.
+    fn mark(&mut self, name: &str, at: f64, is_bad: bool) {
+        self.begin_span(None, name, at);
+        if let Some(span) = self.spans.last_mut() {
+            (span.end, span.is_bad) = (Some(at), is_bad);
+        }
+    }
+}
+
+fn identity_pid(fields: &Value) -> u32 {
+    let pid = fields["pid"].as_u64();
+    pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0)
+}
+
+fn rfc3339_seconds(at: f64) -> String {
+    rfc3339(Wall::from_unix_micros((at * 1e6).round() as i64))
+}
+
+/// Returns a failure from its form for programs.
+fn failed(record: &Value) -> KnownFailure {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let lines = record["stderr_tail"].as_array();
+    KnownFailure {
+        host: text(&record["host"]),
+        rank: record["rank"]
+            .as_u64()
+            .and_then(|rank| rank.try_into().ok()),
+        cause: text(&record["cause"]["text"]),
+        lines: lines.map_or_else(Vec::new, |lines| lines.iter().map(text).collect()),
     }
 }

@@ -289,7 +289,7 @@ fn the_life_of_a_group_is_logged_line_by_line() {
 #[test]
 fn the_status_is_what_the_events_add_up_to() {
     let mut status = NodeReport::new(&facts());
-    assert_eq!((status.state, status.round), ("INIT", None));
+    assert_eq!((&*status.state, status.round), ("INIT", None));
     let events = run();
     for event in &events[..7] {
         status.apply(event);
@@ -298,7 +298,7 @@ fn the_status_is_what_the_events_add_up_to() {
     for event in &events[7..] {
         status.apply(event);
     }
-    assert_eq!((status.state, status.round), ("SUCCEEDED", Some(1)));
+    assert_eq!((&*status.state, status.round), ("SUCCEEDED", Some(1)));
     assert_eq!((status.restart_count, status.workers.len()), (1, 1));
     let worker = &status.workers[0];
     assert_eq!((worker.identity.pid, worker.running), (41, false));

@@ -7,7 +7,7 @@ use crate::suggestion::did_you_mean;
 use crate::terminal::{complain, show};
 
 /// Name, summary and page of each topic.
-const TOPICS: [(&str, &str, &str); 13] = [
+const TOPICS: [(&str, &str, &str); 14] = [
     (
         "exit-codes",
         "exit codes of a launch",
@@ -37,6 +37,11 @@ const TOPICS: [(&str, &str, &str); 13] = [
         "events",
         "events, metrics, status pages",
         include_str!("../../../../../docs/events.md"),
+    ),
+    (
+        "views",
+        "a running job on the terminal and in a browser; its timeline",
+        include_str!("../../../../../docs/views.md"),
     ),
     (
         "placement",

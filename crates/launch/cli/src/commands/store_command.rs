@@ -299,12 +299,13 @@ impl StatusPage {
         let sources = Sources {
             liveness: liveness.clone(),
             metrics: group_metrics::of_store(self.group.clone()),
-            node: None,
+            job: None,
             group: Some(self.group),
             token,
             worker_sockets: None,
         };
-        status_server::start(vec![self.listener], sources).context("cannot serve the status page")
+        status_server::start(vec![self.listener], None, sources)
+            .context("cannot serve the status page")
     }
 }
 

@@ -24,6 +24,11 @@ use crate::launch::{LaunchArgs, RunArgs};
 use crate::observe::log;
 use crate::terminal::{complain, show};
 use crate::trust::{self, TokenArgs};
+use crate::views::logs::{self, LogsArgs};
+use crate::views::ps::{self, PsArgs};
+use crate::views::stacks::{self, StacksArgs};
+use crate::views::timeline::{self, TimelineArgs};
+use crate::views::top::{self, TopArgs};
 
 /// The commands of `rdzv`.
 #[derive(Debug, Parser)]
@@ -51,6 +56,11 @@ enum OwnCommand {
     Store(StoreArgs),
     /// Create a job token, which authenticates the processes of a job.
     Token(TokenArgs),
+    Ps(PsArgs),
+    Top(TopArgs),
+    Logs(LogsArgs),
+    Stacks(StacksArgs),
+    Timeline(TimelineArgs),
     Verdict(VerdictArgs),
     Check(CheckArgs),
     Demo(DemoArgs),
@@ -107,6 +117,11 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         }
         OwnCommand::Store(arguments) => store_command::run(&arguments),
         OwnCommand::Token(arguments) => trust::make_token(&arguments),
+        OwnCommand::Ps(arguments) => ps::run(&arguments),
+        OwnCommand::Top(arguments) => top::run(&arguments),
+        OwnCommand::Logs(arguments) => logs::run(&arguments),
+        OwnCommand::Stacks(arguments) => stacks::run(&arguments),
+        OwnCommand::Timeline(arguments) => timeline::run(&arguments),
         OwnCommand::Verdict(arguments) => verdict::run(&arguments),
         OwnCommand::Check(arguments) => check::run(&arguments),
         OwnCommand::Demo(arguments) if rdzv_agent::launcher::is_kept() => demo::run(&arguments),

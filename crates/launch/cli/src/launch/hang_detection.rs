@@ -58,7 +58,6 @@ impl HangArgs {
         }
         let heartbeat = self.heartbeat(context)?;
         let progress = self.progress()?;
-        let on = watchdog.is_some() || heartbeat.is_some() || progress.is_some();
         let action = match &*self.hang_action {
             "report" => HangAction::Report,
             "restart" => HangAction::Restart,
@@ -73,7 +72,7 @@ impl HangArgs {
             heartbeat,
             progress,
             action,
-            stack_tool: on.then(|| stack_tool(entrypoint, context)).flatten(),
+            stack_tool: stack_tool(entrypoint, context),
         })
     }
 

@@ -25,6 +25,9 @@ use super::status_server::{self, Listener, Sources};
 use crate::exit::Raised;
 use crate::launch::{Observers, folder_of};
 use crate::terminal::{complain, print_line};
+use crate::views;
+use crate::views::server::JobServer;
+use crate::views::socket::AgentSocket;
 
 /// All observers of a run, and other resources that exist until the run ends.
 #[derive(Debug)]
@@ -32,6 +35,10 @@ pub(crate) struct Watchers {
     sinks: EventSinks,
     /// State of the run for `/status`, the metrics and the failure report.
     report: Arc<Mutex<NodeReport>>,
+    /// Server of views.
+    job: Option<JobServer>,
+    /// Socket of this user's views.
+    socket: Option<AgentSocket>,
     /// Directory of the workers' sockets.
     sockets: Option<TempDir>,
     /// Directory for the file with the notice of preemption.
@@ -46,7 +53,11 @@ impl Watchers {
     /// Ends the observers after the run, and returns the report of the run.
     pub(crate) fn finish(&mut self) -> NodeReport {
         self.sinks.finish();
+        if let Some(job) = &self.job {
+            job.finish();
+        }
         // The program may end without dropping this value, so the directories are removed now.
+        self.socket = None;
         self.sockets = None;
         self.notice = None;
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,27 +105,36 @@ pub(crate) fn open(
     let report = Arc::new(Mutex::new(NodeReport::new(&facts)));
     sinks.add(SharedReport(Arc::clone(&report)));
     let listeners = listeners(observers)?;
-    if !listeners.is_empty() {
+    let (socket, user_listener) = views::socket::bind().unzip();
+    let mut job = None;
+    if !listeners.is_empty() || user_listener.is_some() {
         let group = GroupStatus::default();
+        let mut has_peers = false;
         if let RendezvousPlan::Dynamic { parameters } = &mut plan.rendezvous.plan {
             parameters.group = Some(group.clone());
+            has_peers = true;
         }
+        let tool = plan.hang.stack_tool.clone();
+        let server = JobServer::new(Arc::clone(&report), group.clone(), has_peers, tool);
+        job = Some(server.clone());
         let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report), group.clone());
         sinks.add(counters);
         let sources = Sources {
             token: plan.rendezvous.store_policy.credentials.token.clone(),
             liveness: plan.observe.liveness.clone(),
             metrics,
-            node: Some(Arc::clone(&report)),
+            job: Some(server),
             group: Some(group),
             worker_sockets: plan.observe.worker_sockets.clone(),
         };
-        status_server::start(listeners, sources)
+        status_server::start(listeners, user_listener, sources)
             .map_err(|error| refused("cannot serve the status page", &error))?;
     }
     Ok(Watchers {
         sinks,
         report,
+        job,
+        socket,
         sockets,
         notice,
     })

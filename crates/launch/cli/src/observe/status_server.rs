@@ -5,17 +5,20 @@
 //! | `GET /` | 200 while the agent's own threads make progress, or 503 with the silent ones |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
+//! | `GET /` from a browser, `/events`, `/stacks`, `/output` | views of the job: see `views/server` |
 //! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, through its socket |
 //!
 //! `rdzv store` serves the same pages, without the worker group and the workers.
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
-//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it.
+//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The Unix
+//! socket serves the same pages to this user only.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
@@ -24,7 +27,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Path as Captured, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
@@ -40,6 +43,9 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::views::server::{JobServer, page};
+use crate::views::socket::is_own;
+
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Sources of the answers.
@@ -49,8 +55,8 @@ pub(crate) struct Sources {
     pub(crate) liveness: Liveness,
     /// Metrics for Prometheus.
     pub(crate) metrics: Registry,
-    /// State of the worker group, if this is an agent.
-    pub(crate) node: Option<Arc<Mutex<NodeReport>>>,
+    /// State of the worker group, and views of the job, if this is an agent.
+    pub(crate) job: Option<JobServer>,
     /// State of the coordinator's group, if there may be one.
     pub(crate) group: Option<GroupStatus>,
     /// Token of the job, if it has one.
@@ -88,15 +94,26 @@ impl Listener {
     }
 }
 
-/// Serves until the program ends.
-pub(crate) fn start(listeners: Vec<Listener>, sources: Sources) -> io::Result<()> {
+/// Serves until the program ends, on TCP and on the socket of this user.
+pub(crate) fn start(
+    listeners: Vec<Listener>,
+    socket: Option<UnixListener>,
+    sources: Sources,
+) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let sources = Arc::new(sources);
+    let job = sources.job.clone();
     thread::Builder::new()
         .name("status".to_owned())
         .spawn(move || {
             runtime.block_on(async {
                 let mut servers = Vec::new();
+                if let Some(socket) = socket {
+                    servers.push(tokio::spawn(serve_user(socket, Arc::clone(&sources))));
+                }
+                if let Some(job) = job {
+                    tokio::spawn(job.run());
+                }
                 for listener in listeners {
                     servers.push(tokio::spawn(serve(listener, Arc::clone(&sources))));
                 }
@@ -123,19 +140,80 @@ async fn serve(listener: Listener, sources: Arc<Sources>) {
     }
 }
 
+/// Listening socket that accepts only processes of this user.
+struct UserListener(tokio::net::UnixListener);
+
+impl axum::serve::Listener for UserListener {
+    type Io = UnixStream;
+    type Addr = tokio::net::unix::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let accepted = axum::serve::Listener::accept(&mut self.0).await;
+            if is_own(&accepted.0) {
+                return accepted;
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+async fn serve_user(socket: UnixListener, sources: Arc<Sources>) {
+    let served = match tokio::net::UnixListener::from_std(socket) {
+        Ok(socket) => {
+            let routes = pages(&sources).with_state(sources);
+            axum::serve(UserListener(socket), routes).await
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = served {
+        warn!("the server for this user's views has stopped: {error}");
+    }
+}
+
 fn routes(sources: Arc<Sources>, health_only: bool) -> Router {
     let health_routes = Router::new().route("/", get(health));
     if health_only {
         return health_routes.with_state(sources);
     }
-    Router::new()
+    pages(&sources)
+        .route_layer(from_fn_with_state(Arc::clone(&sources), authorize))
+        .merge(Router::new().route("/", get(page_or_health)))
+        .with_state(sources)
+}
+
+/// Returns the pages that need the token from other hosts.
+fn pages(sources: &Sources) -> Router<Arc<Sources>> {
+    let pages = Router::new()
         .route("/metrics", get(metrics))
         .route("/status", get(status))
         .route("/workers/{local_rank}/", any(worker_root))
-        .route("/workers/{local_rank}/{*path}", any(worker_path))
-        .route_layer(from_fn_with_state(Arc::clone(&sources), authorize))
-        .merge(health_routes)
-        .with_state(sources)
+        .route("/workers/{local_rank}/{*path}", any(worker_path));
+    match &sources.job {
+        Some(job) => pages.merge(job.routes().with_state(())),
+        None => pages,
+    }
+}
+
+/// Answers `GET /`: the page of the job to a browser, health to other clients.
+async fn page_or_health(
+    sources: State<Arc<Sources>>,
+    peer: ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
+    let accepted = request.headers().get(header::ACCEPT);
+    let accepted = accepted.and_then(|value| value.to_str().ok());
+    if sources.job.is_none() || !accepted.is_some_and(|accepted| accepted.contains("text/html")) {
+        return health(sources).await.into_response();
+    }
+    if may(&sources, &peer, &request) {
+        Html(page(None)).into_response()
+    } else {
+        refused()
+    }
 }
 
 /// Requires the bearer token from peers on other hosts, if the job has a token.
@@ -145,22 +223,29 @@ async fn authorize(
     request: Request,
     next: Next,
 ) -> Response {
+    if may(&sources, &peer, &request) {
+        next.run(request).await
+    } else {
+        refused()
+    }
+}
+
+fn may(sources: &Sources, peer: &SocketAddr, request: &Request) -> bool {
     let shown = request.headers().get(header::AUTHORIZATION);
     let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let may = match &sources.token {
+    match &sources.token {
         Some(token) if !peer.ip().to_canonical().is_loopback() => {
             shown.is_some_and(|shown| token.is_bearer(shown))
         }
         _ => true,
-    };
-    if may {
-        next.run(request).await
-    } else {
-        let text = "the job has a token: send `Authorization: Bearer` with what \
-                        `rdzv token --bearer FILE` prints for its file\n";
-        let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
-        (StatusCode::UNAUTHORIZED, scheme, text).into_response()
     }
+}
+
+fn refused() -> Response {
+    let text = "the job has a token: send `Authorization: Bearer` with what \
+                `rdzv token --bearer FILE` prints for its file\n";
+    let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
+    (StatusCode::UNAUTHORIZED, scheme, text).into_response()
 }
 
 /// Answers `GET /`; waits 0.1 s if a thread does not answer immediately.
@@ -214,10 +299,7 @@ struct Status {
 ///
 /// Waits 0.1 s if the thread of the store server does not answer immediately.
 async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
-    let node = sources.node.as_ref().map(|node| {
-        let node = node.lock().unwrap_or_else(PoisonError::into_inner);
-        node.clone()
-    });
+    let node = sources.job.as_ref().map(JobServer::node);
     let group = sources.group.as_ref().and_then(GroupStatus::look);
     let status = Status { node, group };
     let json = serde_json::to_string(&status).expect("its keys are text, so it is JSON");

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::runs::{Effect, Run};
 use super::sessions::{Limits, Sessions};
-use super::wire::{AgentRefusal, Authority, Event, Join, Reattach};
+use super::viewers::Viewers;
+use super::wire::{AgentRefusal, Authority, Event, Join, Reattach, Report};
 use super::{Coordinator, Output};
 use crate::{fence, silence};
 use rdzv_core::ident::ConnId;
@@ -15,6 +16,7 @@ use rdzv_core::time::{Mono, Now};
 pub(super) struct Hosted {
     pub(super) run: Run,
     pub(super) sessions: Sessions,
+    viewers: Viewers,
     pub(super) authority: Option<Authority>,
     /// The connection whose session has just begun.
     pub(super) begun: Option<ConnId>,
@@ -236,6 +238,34 @@ impl Hosted {
             });
         }
         self.apply(out, |run, out| run.tick(now, late, out));
+    }
+
+    /// Passes the message of an agent on to viewers, or to all agents.
+    pub(super) fn report(
+        &mut self,
+        now: Mono,
+        from: ConnId,
+        report: Report,
+        out: &mut Outbox<Output>,
+    ) {
+        let message = self.viewers.report(now, from, report);
+        for (connection, node) in self.sessions.all().filter(|_| message.is_some()) {
+            let event = Event::Reports {
+                arrived: self.run.arrived(node),
+                watch: self.viewers.watch(),
+                messages: message.clone().unwrap_or_default(),
+            };
+            out.push(Output::Send(connection, event));
+        }
+        while let Some((connection, messages)) = self.viewers.take(from) {
+            let node = self.sessions.node(connection);
+            let event = Event::Reports {
+                arrived: node.and_then(|node| self.run.arrived(&node)),
+                watch: self.viewers.watch(),
+                messages,
+            };
+            out.push(Output::Send(connection, event));
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {

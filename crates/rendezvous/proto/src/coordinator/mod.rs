@@ -34,6 +34,7 @@
 //! | `note.rs` | the record for the next coordinator |
 //! | `deadlines.rs` | deadlines by key |
 //! | `keys.rs` | names of keys |
+//! | `viewers.rs` | messages for agents that have a viewer; volatile |
 //! | [`wire`] | operations and events as bytes |
 
 mod backing;
@@ -46,6 +47,7 @@ mod left_runs;
 pub mod note;
 mod runs;
 mod sessions;
+mod viewers;
 pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -408,6 +410,14 @@ impl Coordinator {
                     hosted.run.arrived(&node)
                 });
                 self.outbox.push(Output::Send(from, Event::Alive(arrived)));
+            }
+            Operation::Report(report) => {
+                self.heard(now, from);
+                if let Some(run) = self.joined.get(&from)
+                    && let Some(hosted) = self.runs.get_mut(run)
+                {
+                    hosted.report(now.mono, from, report, &mut self.outbox);
+                }
             }
             Operation::Detach => {
                 if let Some(session) = self.session(from) {

@@ -98,6 +98,12 @@ impl Sessions {
         session.map(|session| session.node.clone())
     }
 
+    /// Returns all connections with their agents.
+    pub(super) fn all(&self) -> impl Iterator<Item = (ConnId, &NodeDesc)> {
+        let sessions = self.sessions.iter();
+        sessions.map(|(connection, session)| (*connection, &session.node))
+    }
+
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)
     }

@@ -190,6 +190,7 @@ impl Machine for NativeClient {
                 self.is_willing = is_willing;
                 self.say_candidate();
             }
+            Input::Report(report) => self.say(&Operation::Report(report)),
             Input::Ask => {
                 if self.link == Link::Up && !self.closed {
                     self.asking = true;
@@ -477,12 +478,27 @@ impl NativeClient {
 
     fn event(&mut self, now: Mono, event: Event) {
         // Events about other agents prove nothing, because they never answer this agent.
-        if !matches!(event, Event::Membership { .. } | Event::PeerFailed { .. }) {
+        let is_of_others = matches!(
+            event,
+            Event::Membership { .. } | Event::PeerFailed { .. } | Event::Reports { .. }
+        );
+        if !is_of_others {
             self.unproven = None;
         }
         match event {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
             Event::Alive(arrived) => self.alive(now, arrived),
+            Event::Reports {
+                arrived,
+                watch,
+                messages,
+            } => {
+                if arrived.is_some() {
+                    self.alive(now, arrived);
+                }
+                let messages = split(&messages);
+                self.outbox.push(Output::Reports { watch, messages });
+            }
             Event::Attached(authority) => {
                 self.attachment.authority = Some(authority);
                 self.coordinator = authority;
@@ -979,6 +995,18 @@ impl NativeClient {
 fn unreachable(what: &str, elapsed: Duration) -> NativeFailure {
     let what = what.to_owned();
     NativeFailure::Unreachable { what, elapsed }
+}
+
+/// Splits messages, each of which follows its length.
+fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk::<4>()
+        && let Some((message, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+    {
+        messages.push(message.to_vec());
+        bytes = rest;
+    }
+    messages
 }
 
 /// Returns the change for a round that is over because the connection broke.

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use client::NativeClient;
 
-use crate::coordinator::wire::{AgentRefusal, VoterList};
+use crate::coordinator::wire::{AgentRefusal, Report, VoterList};
 use crate::waiting::Waiting;
 use rdzv_core::rank::Assignment;
 use rdzv_core::time::Mono;
@@ -74,6 +74,8 @@ pub enum Input<'a> {
     Succeeded(u64),
     /// The value is `true` if the agent can be a voter, and is not one yet.
     Willing(bool),
+    /// The agent sends a message to viewers.
+    Report(Report),
     /// The agent requests the state of the run.
     Ask,
     /// Bytes from the coordinator have arrived.
@@ -136,6 +138,13 @@ pub enum Output {
     },
     /// Answer to [`Input::Succeeded`]: all workers of the round have succeeded.
     AllSucceeded(u64),
+    /// Messages of other agents for viewers.
+    Reports {
+        /// Number that changes when a viewer attaches; 0 while there is none.
+        watch: u32,
+        /// The messages.
+        messages: Vec<Vec<u8>>,
+    },
     /// A lease of the workers of a round.
     ///
     /// In a round with a fence, the first lease comes before [`Output::Joined`].

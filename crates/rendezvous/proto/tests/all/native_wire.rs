@@ -13,7 +13,8 @@ use std::time::Duration;
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
     AgentRefusal, Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES,
-    Operation, PROBE, PROBE_ANSWER, Program, Reattach, Standing, VERSION, VoterList, WireError,
+    Operation, PROBE, PROBE_ANSWER, Program, Reattach, Report, Standing, VERSION, VoterList,
+    WireError,
 };
 use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
@@ -54,6 +55,14 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
         local_world_size: settings.max_nodes,
         ..Join::new(instance, run, node, settings)
     }))
+}
+
+fn report(has_viewer: bool, is_for_all: bool, message: &str) -> Operation {
+    Operation::Report(Report {
+        has_viewer,
+        is_for_all,
+        message: message.as_bytes().to_vec(),
+    })
 }
 
 /// Returns the usual join, with a program.
@@ -219,6 +228,9 @@ fn operations() -> Vec<(&'static str, Operation)> {
         ),
         ("operation.close.longest", Operation::Close { run: long }),
         ("operation.heartbeat", Operation::Heartbeat),
+        ("operation.report", report(true, false, "")),
+        ("operation.report.message", report(false, false, "{}")),
+        ("operation.report.for_all", report(true, true, "{\"x\":1}")),
         (
             "operation.failed",
             Operation::Failed {
@@ -322,6 +334,26 @@ fn events() -> Vec<(&'static str, Event)> {
         ("event.refused.unusable.empty", unusable("")),
         ("event.left", Event::Left),
         ("event.alive", Event::Alive(None)),
+        (
+            "event.reports",
+            Event::Reports {
+                arrived: None,
+                watch: 7,
+                messages: b"\x02\0\0\0{}".to_vec(),
+            },
+        ),
+        (
+            "event.reports.waiting",
+            Event::Reports {
+                arrived: Some(Arrived {
+                    nodes: 2,
+                    named: vec!["a".to_owned(), "b".to_owned()],
+                    is_spare: false,
+                }),
+                watch: 0,
+                messages: Vec::new(),
+            },
+        ),
         ("event.status.open", status(false, 0)),
         ("event.status.closed", status(true, MAX)),
         (
@@ -534,7 +566,11 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
 
 #[test]
 fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
-    for (name, operation) in operations() {
+    // The message of a heartbeat is the rest of its bytes.
+    let operations = operations()
+        .into_iter()
+        .filter(|(_, operation)| !matches!(operation, Operation::Heartbeat | Operation::Report(_)));
+    for (name, operation) in operations {
         let ends_with = match &operation {
             Operation::Join(join) => Some(&**join),
             Operation::Reattach(reattach) => Some(&reattach.join),
@@ -557,12 +593,14 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
         let may_lack = [
             "event.formed.mixed",
             "event.alive",
+            "event.reports",
+            "event.reports.waiting",
             "event.recoverable",
             "event.attached",
         ];
         if may_lack.contains(&name) {
-            // The fields that may be missing are the assignment, the joined nodes, the rank of the
-            // host, and the flags of the authority.
+            // The fields that may be missing are the assignment, the joined nodes, messages, the
+            // rank of the host, and the flags of the authority.
             continue;
         }
         bytes.extend_from_slice(b"later");

@@ -12,4 +12,5 @@ mod reattach;
 mod round;
 mod silent;
 mod success;
+mod viewers;
 mod world;

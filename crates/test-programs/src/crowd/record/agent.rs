@@ -239,6 +239,7 @@ impl Agent {
             | Output::AwaitingMaster { .. }
             | Output::Lease { .. }
             | Output::Missing(_)
+            | Output::Reports { .. }
             | Output::Changed(RoundChange::PeerFailed { .. }) => {}
         }
     }

@@ -13,7 +13,17 @@ const TIMER_FILE: &str = "TORCHELASTIC_TIMER_FILE";
 #[test]
 fn nothing_is_watched_unless_somebody_asks_for_it() {
     let plan = case(&["s.py"]).files(&["/usr/bin/py-spy"]).launch().plan;
-    assert_eq!(plan.hang, HangPlan::default());
+    // Viewers can request stacks in any run.
+    let tool = Some("/usr/bin/py-spy".into());
+    assert_eq!(plan.hang.stack_tool, tool);
+    let stack_tool = None;
+    assert_eq!(
+        HangPlan {
+            stack_tool,
+            ..plan.hang
+        },
+        HangPlan::default()
+    );
     assert!(!plan.environment.contains_key(OsStr::new(TIMER_FILE)));
 }
 

@@ -2,6 +2,8 @@ use axum::extract::connect_info::MockConnectInfo;
 use rdzv_agent::health::Liveness;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use std::sync::Mutex;
+
 use super::*;
 
 fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
@@ -14,11 +16,12 @@ fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
         max_restarts: 0,
         local_world_size: 1,
     };
+    let node = Arc::new(Mutex::new(NodeReport::new(&facts)));
     Sources {
         token,
         liveness: liveness.clone(),
         metrics: Registry::default(),
-        node: Some(Arc::new(Mutex::new(NodeReport::new(&facts)))),
+        job: Some(JobServer::new(node, GroupStatus::default(), false, None)),
         group: None,
         worker_sockets: None,
     }
@@ -79,6 +82,9 @@ fn other_hosts_are_asked_for_the_bearer_token() {
     for page in [
         "/status",
         "/metrics",
+        "/events",
+        "/stacks",
+        "/output?rank=0",
         "/workers/0/",
         "/workers/0/handler/ping",
     ] {
@@ -91,4 +97,7 @@ fn other_hosts_are_asked_for_the_bearer_token() {
     }
     assert_eq!(code(elsewhere, "/status", &shown, Some(&token)), 200);
     assert_eq!(code(elsewhere, "/", "", Some(&token)), 200);
+    let browser = "Accept: text/html\r\n";
+    assert_eq!(code(elsewhere, "/", browser, Some(&token)), 401);
+    assert_eq!(code(elsewhere, "/", &(shown + browser), Some(&token)), 200);
 }

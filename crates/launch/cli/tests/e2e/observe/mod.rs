@@ -1,4 +1,5 @@
-//! Tests of the observation of a run: status pages and events.
+//! Tests of the observation of a run: status pages, events and views.
 
 mod events;
 pub(crate) mod server;
+mod views;

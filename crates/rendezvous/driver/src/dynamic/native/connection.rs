@@ -186,6 +186,7 @@ impl Connection {
                 },
                 read = read(&mut self.link, &mut self.buffer) => self.received(read).await,
                 done = self.calls.next() => self.done(done).await,
+                report = self.onlooking.next_report() => self.handle(Input::Report(report)).await,
                 () = sleep(left) => {}
             }
             let deadline = self.client.deadline();
@@ -314,6 +315,8 @@ impl Connection {
     /// Continues over a new connection; returns the local address.
     fn adopt(&mut self, dialed: Dialed) -> Result<Option<String>, String> {
         self.address = dialed.address;
+        // This coordinator numbers its watches separately.
+        self.onlooking.reports(0, Vec::new());
         if let Some(coordinator) = dialed.coordinator {
             self.onlooking.reached(coordinator);
         }
@@ -463,6 +466,7 @@ impl Connection {
                 }
                 self.observe(change);
             }
+            Output::Reports { watch, messages } => self.onlooking.reports(watch, messages),
             Output::Lease { round, ends } => {
                 if let Some(observer) = &self.observer {
                     observer(Change::Lease { round, ends });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::escape::escape;
+use rdzv_rendezvous_proto::coordinator::wire::Report;
 use rdzv_rendezvous_proto::group::{Case, Wait};
 use rdzv_rendezvous_proto::native_client::{Missing, NativeClient};
 use rdzv_rendezvous_proto::waiting::Waiting;
@@ -37,6 +38,21 @@ impl Onlooking {
             known: None,
             is_missing: false,
             is_waiting: false,
+        }
+    }
+
+    /// Waits for a message of this agent to the viewers of the job.
+    pub(super) async fn next_report(&self) -> Report {
+        match &self.onlookers.group {
+            Some(group) => group.exchange().next_report().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stores messages of other agents for viewers.
+    pub(super) fn reports(&self, watch: u32, messages: Vec<Vec<u8>>) {
+        if let Some(group) = &self.onlookers.group {
+            group.exchange().received(watch, messages);
         }
     }
 

@@ -63,6 +63,17 @@ pub enum Event {
     ///
     /// An agent that waits for a round also receives the nodes that have joined.
     Alive(Option<Arrived>),
+    /// An [`Alive`](Self::Alive) with messages of [`Report`](super::Operation::Report).
+    ///
+    /// Agents of earlier versions read `Alive`.
+    Reports {
+        /// The nodes that have joined, for an agent that waits for a round.
+        arrived: Option<Arrived>,
+        /// Number that changes when a viewer attaches; 0 while there is none.
+        watch: u32,
+        /// Messages, each after its length (`u32`).
+        messages: Vec<u8>,
+    },
     /// State of a run.
     Status {
         /// `true` if the run is over.
@@ -204,10 +215,18 @@ impl Event {
             Self::Refused(refusal) => write(out, &[&6_u8, refusal]),
             Self::Status { closed, waiting } => write(out, &[&9_u8, closed, waiting]),
             Self::Alive(Some(arrived)) => {
-                let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
-                let count = named.len() as u8;
-                write(out, &[&8_u8, &arrived.nodes, &arrived.is_spare, &count]);
-                named.iter().for_each(|host| text(out, host));
+                out.push(8);
+                write_arrived(out, arrived);
+            }
+            Self::Reports {
+                arrived,
+                watch,
+                messages,
+            } => {
+                out.push(8);
+                write_arrived(out, arrived.as_ref().unwrap_or(&Arrived::default()));
+                write(out, &[watch]);
+                out.extend_from_slice(messages);
             }
             Self::Attached(authority) => {
                 write(out, &[&10_u8, &authority.cluster, &authority.epoch]);
@@ -269,20 +288,18 @@ impl Event {
             5 => Self::Closed,
             6 => Self::Refused(AgentRefusal::read(&mut fields)?),
             7 => Self::Left,
-            8 => Self::Alive(fields.rest(|fields| {
-                let nodes = fields.u32("the number of joined nodes")?;
-                let is_spare = fields.u8("whether the agent is in reserve")? != 0;
-                let count = fields.u8("the joined hosts")?;
-                let mut host = || fields.sentence("a joined host");
-                let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
-                // A peer may name more, but a log line has no room for them.
-                named.truncate(MOST_NAMED);
-                Ok(Arrived {
-                    nodes,
-                    named,
-                    is_spare,
-                })
-            })?),
+            8 => {
+                let arrived = fields.rest(read_arrived)?;
+                match fields.rest(|fields| fields.u32("the number of the watch"))? {
+                    None => Self::Alive(arrived),
+                    Some(watch) => Self::Reports {
+                        // An agent that waits is one of the nodes.
+                        arrived: arrived.filter(|arrived| arrived.nodes > 0),
+                        watch,
+                        messages: fields.0.to_vec(),
+                    },
+                }
+            }
             9 => Self::Status {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
@@ -332,6 +349,30 @@ impl Event {
             other => return Err(WireError::Unknown(other)),
         })
     }
+}
+
+fn write_arrived(out: &mut Vec<u8>, arrived: &Arrived) {
+    let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
+    write(
+        out,
+        &[&arrived.nodes, &arrived.is_spare, &(named.len() as u8)],
+    );
+    named.iter().for_each(|host| text(out, host));
+}
+
+fn read_arrived(fields: &mut Fields<'_>) -> Result<Arrived, WireError> {
+    let nodes = fields.u32("the number of joined nodes")?;
+    let is_spare = fields.u8("whether the agent is in reserve")? != 0;
+    let count = fields.u8("the joined hosts")?;
+    let mut host = || fields.sentence("a joined host");
+    let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
+    // A peer may name more, but a log line has no room for them.
+    named.truncate(MOST_NAMED);
+    Ok(Arrived {
+        nodes,
+        named,
+        is_spare,
+    })
 }
 
 impl Field for AgentRefusal {

@@ -22,7 +22,7 @@
 //!                   its choice of a fence: u8 (1 off, 2 auto)
 //!   0x21 leave
 //!   0x22 close      run: text
-//!   0x23 heartbeat
+//!   0x23 heartbeat  nothing or flags: u8 (1: the agent has a viewer, 2: for all agents), message
 //!   0x24 failed     reason: text
 //!   0x25 master     round: u64, addr: text, port: u16
 //!   0x26 status     run: text
@@ -51,7 +51,8 @@
 //!   7 left
 //!   8 alive         answer to a heartbeat: nothing or, for an agent that waits for a round and has
 //!                   sent its program, nodes that have joined: u32, 1 if the agent is a spare: u8,
-//!                   hosts: u8 count of texts
+//!                   hosts: u8 count of texts, then nothing or the number of the watch: u32,
+//!                   messages of other agents: u32 length and bytes each
 //!   9 status        closed: u8, waiting: u32
 //!   10 attached     cluster: u64, epoch: u32, timeout ms u64, then nothing or flags: u8
 //!                   (1: agents can be voters, 2: the coordinator is in the agent's process)
@@ -74,7 +75,9 @@ mod fields;
 mod operation;
 
 pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES, VoterList};
-pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Standing};
+pub use operation::{
+    HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Report, Standing,
+};
 
 use thiserror::Error;
 

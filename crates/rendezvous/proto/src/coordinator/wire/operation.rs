@@ -41,6 +41,10 @@ pub enum Operation {
     },
     /// Reports that the agent is running; the answer is `Alive`.
     Heartbeat,
+    /// Heartbeat with a message about the job for viewers, without an answer.
+    ///
+    /// Coordinators of earlier versions ignore the message, and answer `Alive`.
+    Report(Report),
     /// Reports that the agent has failed permanently.
     Failed {
         /// The reason.
@@ -91,6 +95,19 @@ pub enum Operation {
         /// The current lease of the agent.
         standing: Standing,
     },
+}
+
+/// Message about the job that the coordinator passes on without reading it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// `true` if a viewer is attached to the agent.
+    ///
+    /// The agent repeats this at least every two seconds.
+    pub has_viewer: bool,
+    /// `true` if all agents of the run receive the message, not only those with a viewer.
+    pub is_for_all: bool,
+    /// The message; may be empty.
+    pub message: Vec<u8>,
 }
 
 /// An agent's lease when it sends [`Operation::Lease`].
@@ -228,7 +245,7 @@ impl Operation {
             Self::Join(_) => opcode::JOIN,
             Self::Leave => opcode::LEAVE,
             Self::Close { .. } => opcode::CLOSE,
-            Self::Heartbeat => opcode::HEARTBEAT,
+            Self::Heartbeat | Self::Report(_) => opcode::HEARTBEAT,
             Self::Failed { .. } => opcode::FAILED,
             Self::Master { .. } => opcode::MASTER,
             Self::Status { .. } => opcode::STATUS,
@@ -252,6 +269,10 @@ impl Operation {
             Self::Join(join) => join.write(out),
             Self::Leave | Self::Heartbeat | Self::Detach => {}
             Self::Close { run } | Self::Status { run } => text(out, run),
+            Self::Report(report) => {
+                out.push(u8::from(report.has_viewer) + 2 * u8::from(report.is_for_all));
+                out.extend_from_slice(&report.message);
+            }
             Self::Failed { reason } => text(out, reason),
             Self::Master { round, addr, port } => write(out, &[round, addr, port]),
             Self::Reattach(reattach) => reattach.write(out),
@@ -277,7 +298,14 @@ impl Operation {
             opcode::CLOSE => Self::Close {
                 run: fields.text("the run id")?.to_owned(),
             },
-            opcode::HEARTBEAT => Self::Heartbeat,
+            opcode::HEARTBEAT => match payload {
+                [] => Self::Heartbeat,
+                [flags, message @ ..] => Self::Report(Report {
+                    has_viewer: flags & 1 != 0,
+                    is_for_all: flags & 2 != 0,
+                    message: message.to_vec(),
+                }),
+            },
             opcode::FAILED => Self::Failed {
                 reason: fields.text("the reason")?.to_owned(),
             },

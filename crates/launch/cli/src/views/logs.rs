@@ -1,0 +1,75 @@
+//! `rdzv logs`: the output of one rank of a running job.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use rdzv_agent::observe::Tail;
+
+use super::client::{JobArgs, ViewError, ended};
+
+/// Time between two requests of a reader that follows.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Print the output of one rank of a running job.
+///
+/// The rank may be on any node. The agent reads the log file of the rank, so the run needs
+/// `--redirects` or `--tee`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Rank whose output to print.
+    #[arg(long, value_name = "N")]
+    rank: u32,
+
+    /// Number of lines to begin with.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    lines: usize,
+
+    /// Continue to print new lines until the job ends.
+    #[arg(long, short)]
+    follow: bool,
+
+    /// Print stderr instead of stdout.
+    #[arg(long)]
+    stderr: bool,
+}
+
+/// Prints the output.
+pub(crate) fn run(arguments: &LogsArgs) -> ExitCode {
+    ended("logs", print(arguments))
+}
+
+fn print(arguments: &LogsArgs) -> Result<(), ViewError> {
+    let target = arguments.job.find()?;
+    let stream = u8::from(arguments.stderr);
+    let path = format!("/output?rank={}&stderr={stream}", arguments.rank);
+    let mut next = format!("{path}&lines={}", arguments.lines);
+    let mut has_begun = false;
+    loop {
+        let text = match target.get(&next) {
+            // The agent has exited.
+            Err(_) if has_begun => return Ok(()),
+            answer => answer?,
+        };
+        let tail: Tail = serde_json::from_str(&text)
+            .map_err(|error| ViewError::Answer(format!("cannot parse the output: {error}")))?;
+        if let Some(error) = tail.error {
+            return Err(ViewError::Answer(error));
+        }
+        let mut stdout = std::io::stdout().lock();
+        let written = stdout.write_all(tail.text.as_bytes());
+        if written.and_then(|()| stdout.flush()).is_err() || !arguments.follow {
+            return Ok(());
+        }
+        has_begun = true;
+        next = format!("{path}&lines={}&from={}", usize::MAX, tail.next);
+        if tail.text.is_empty() {
+            thread::sleep(PERIOD);
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! The agent's side of views: the job as this agent knows it, and its routes.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /` from a browser | the page |
+//! | `GET /events` | the messages of the job, as server-sent events |
+//! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
+//! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
+//!
+//! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job, every
+//! agent sends the changes of its report once a second. The coordinator passes them on to the agents
+//! that have a viewer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http_body_util::channel::Channel;
+use rdzv_agent::observe::{NodeReport, Sampler, Tail, stacks, tail};
+use rdzv_rendezvous::{GroupStatus, ReportExchange};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::time::{sleep, timeout};
+
+pub(crate) use super::web::page;
+
+use super::job::{Answer, Job, Message, Output, Question, difference};
+
+/// Time between two reports.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Number of periods after which an unchanged report is sent too.
+const UNCHANGED: u32 = 4;
+
+/// Number of periods after which lost messages are requested again.
+const RESYNC: u32 = 4;
+
+/// Time without a report after which an agent is silent.
+const SILENT_AFTER: Duration = Duration::from_secs(8);
+
+/// Time after which a silent agent is dropped if the job has a later round.
+const GONE_AFTER: Duration = Duration::from_secs(60);
+
+/// Maximum number of viewers at a time.
+const MOST_VIEWERS: usize = 64;
+
+/// Number of messages that a viewer may lag behind.
+const MOST_BEHIND: usize = 4096;
+
+/// Maximum number of agents whose reports are kept.
+const MOST_AGENTS: usize = 100_000;
+
+/// Time limit for the answers of all agents to a question.
+const ANSWER_WITHIN: Duration = Duration::from_secs(6);
+
+/// Time limit for the last report to viewers, and time to write it.
+const FINISH_WITHIN: Duration = Duration::from_millis(300);
+const LINGER: Duration = Duration::from_millis(50);
+
+/// Default number of lines of output.
+const LINES: usize = 200;
+
+/// The job as one agent knows it. Clones share one state.
+#[derive(Debug, Clone)]
+pub(crate) struct JobServer(Arc<Shared>);
+
+struct Shared {
+    name: String,
+    node: Arc<Mutex<NodeReport>>,
+    group: GroupStatus,
+    /// Exchange with the other agents, if there can be any.
+    exchange: Option<ReportExchange>,
+    stack_tool: Option<PathBuf>,
+    state: Mutex<Known>,
+    changed: Notify,
+    messages: broadcast::Sender<Arc<str>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Shared({})", self.name)
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    viewers: usize,
+    job: Job,
+    heard: BTreeMap<String, Instant>,
+    /// Agents whose last message did not fit their last report.
+    missing: BTreeSet<String>,
+    /// Receiver of the end of all viewers, once the run is over.
+    over: Option<std::sync::mpsc::SyncSender<()>>,
+    /// Questions without all answers.
+    questions: BTreeMap<u64, mpsc::UnboundedSender<(String, Answer)>>,
+}
+
+impl JobServer {
+    /// Creates the server of a node; `has_peers` is `false` if the agent reaches no other agents.
+    pub(crate) fn new(
+        node: Arc<Mutex<NodeReport>>,
+        group: GroupStatus,
+        has_peers: bool,
+        stack_tool: Option<PathBuf>,
+    ) -> Self {
+        let name = {
+            let node = node.lock().unwrap_or_else(PoisonError::into_inner);
+            format!(
+                "{}/{}",
+                rdzv_agent::launcher::host::name_so_far(),
+                node.agent_pid
+            )
+        };
+        Self(Arc::new(Shared {
+            name,
+            node,
+            exchange: has_peers.then(|| group.exchange().clone()),
+            group,
+            stack_tool,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            messages: broadcast::channel(MOST_BEHIND).0,
+        }))
+    }
+
+    /// Returns the report of this node.
+    pub(crate) fn node(&self) -> NodeReport {
+        self.0.node()
+    }
+
+    /// Returns the routes of the views.
+    pub(crate) fn routes(&self) -> Router {
+        Router::new()
+            .route("/events", get(events))
+            .route("/stacks", get(all_stacks))
+            .route("/output", get(output))
+            .with_state(self.clone())
+    }
+
+    /// Sends the report of the end to the viewers, if there are any.
+    ///
+    /// Waits until they have it, at most for the time limit.
+    pub(crate) fn finish(&self) {
+        let (over, is_over) = std::sync::mpsc::sync_channel(1);
+        {
+            let mut known = self.0.known();
+            if known.viewers == 0 {
+                return;
+            }
+            known.over = Some(over);
+        }
+        self.0.changed.notify_one();
+        let _ = is_over.recv_timeout(FINISH_WITHIN);
+    }
+
+    /// Exchanges reports for as long as there are viewers. Never returns.
+    pub(crate) async fn run(self) {
+        let shared = &*self.0;
+        let (mut watch, mut own) = (0, OwnReport::default());
+        let mut next = Instant::now();
+        loop {
+            let viewers = shared.known().viewers;
+            let is_watched = viewers > 0 || watch > 0;
+            let over = shared.known().over.take();
+            if over.is_some() {
+                next = Instant::now();
+            }
+            if is_watched && next <= Instant::now() {
+                shared.report(&mut own, viewers > 0, watch > 0);
+                next = Instant::now() + PERIOD;
+                if let Some(over) = over {
+                    let _ = shared.messages.send("".into());
+                    // The connections write what they have before this task continues.
+                    sleep(LINGER).await;
+                    let _ = over.send(());
+                }
+            } else if !is_watched {
+                own = OwnReport::default();
+            }
+            tokio::select! {
+                (now, messages) = arrived(shared.exchange.as_ref()) => {
+                    if now != watch {
+                        own.is_whole = true;
+                    }
+                    watch = now;
+                    for message in messages {
+                        self.received(&message);
+                    }
+                }
+                () = shared.changed.notified() => {
+                    own.is_whole |= viewers == 0;
+                    if shared.known().viewers == 0 {
+                        *shared.known() = Known::default();
+                        if let Some(exchange) = &shared.exchange {
+                            exchange.send(false, false, Vec::new());
+                        }
+                    }
+                }
+                () = sleep(next.saturating_duration_since(Instant::now())), if is_watched => {}
+            }
+        }
+    }
+
+    /// Handles a message of another agent.
+    fn received(&self, bytes: &[u8]) {
+        let shared = &*self.0;
+        let Some(mut message) = Message::parse(bytes) else {
+            return;
+        };
+        if message.from == shared.name {
+            return;
+        }
+        if let Some(question) = message.question.take() {
+            let server = self.clone();
+            tokio::spawn(async move {
+                let answer = server.0.answer(&question).await;
+                let is_for_all = question.rank.is_none();
+                if is_for_all || !answer.stacks.is_empty() || answer.tail.is_some() {
+                    let has_viewer = server.0.known().viewers > 0;
+                    server.0.send(
+                        has_viewer,
+                        false,
+                        &Message {
+                            from: server.0.name.clone(),
+                            answer: Some(answer),
+                            ..Message::default()
+                        },
+                    );
+                }
+            });
+        }
+        let mut known = shared.known();
+        if let Some(answer) = message.answer.take() {
+            if let Some(question) = known.questions.get(&answer.id) {
+                let _ = question.send((message.from.clone(), answer));
+            }
+            return;
+        }
+        if known.viewers == 0 || known.heard.len() >= MOST_AGENTS {
+            return;
+        }
+        known.heard.insert(message.from.clone(), Instant::now());
+        let agent = known.job.agents.get(&message.from);
+        message.is_silent = agent.is_some_and(|agent| agent.is_silent).then_some(false);
+        shared.take(&mut known, message);
+    }
+}
+
+async fn arrived(exchange: Option<&ReportExchange>) -> (u32, Vec<Vec<u8>>) {
+    match exchange {
+        Some(exchange) => exchange.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Report of this node that was sent last.
+#[derive(Debug, Default)]
+struct OwnReport {
+    sampler: Sampler,
+    sent: Value,
+    number: u64,
+    /// Number of periods without a message.
+    quiet: u32,
+    /// Number of periods with a viewer.
+    viewed: u32,
+    /// `true` if the next message must contain everything.
+    is_whole: bool,
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn node(&self) -> NodeReport {
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+        node.clone()
+    }
+
+    /// Changes the model, and sends the change to the viewers of this agent.
+    fn take(&self, known: &mut Known, message: Message) {
+        let text = serde_json::to_string(&message).unwrap_or_default();
+        let from = message.from.clone();
+        if known.job.take(message) {
+            known.missing.remove(&from);
+            let _ = self.messages.send(text.into());
+        } else {
+            known.missing.insert(from);
+        }
+    }
+
+    fn send(&self, has_viewer: bool, is_for_all: bool, message: &Message) {
+        if let Some(exchange) = &self.exchange {
+            let bytes = serde_json::to_vec(message).unwrap_or_default();
+            exchange.send(has_viewer, is_for_all, bytes);
+        }
+    }
+
+    /// Sends the change of this node's report to viewers here and elsewhere.
+    fn report(&self, own: &mut OwnReport, is_viewed: bool, is_watched: bool) {
+        let exchange = self.exchange.as_ref();
+        if exchange.is_some_and(|exchange| !exchange.is_sent()) && !is_viewed {
+            // The connection is down. The next message contains this change too.
+            return;
+        }
+        let mut report = self.node();
+        own.sampler.sample(&mut report);
+        let waiting = self.group.look().and_then(|group| group.waiting);
+        report.awaiting = waiting.map(|wait| wait.sentence);
+        let value = serde_json::to_value(&report).unwrap_or_default();
+        let sent = (!own.is_whole).then_some(&own.sent);
+        let change = difference(sent, &value);
+        own.quiet += 1;
+        if change.is_some() || own.quiet >= UNCHANGED {
+            own.number += u64::from(change.is_some());
+            let message = Message {
+                from: self.name.clone(),
+                number: own.number,
+                is_whole: own.is_whole,
+                change,
+                ..Message::default()
+            };
+            if is_watched {
+                self.send(is_viewed, false, &message);
+            }
+            if is_viewed {
+                self.take(&mut self.known(), message);
+            }
+            (own.sent, own.quiet, own.is_whole) = (value, 0, false);
+        }
+        if is_viewed && let Some(exchange) = exchange {
+            own.viewed += 1;
+            if own.viewed % RESYNC == 0 && !self.known().missing.is_empty() {
+                // A viewer that attaches again lets all agents send everything.
+                exchange.send(false, false, Vec::new());
+            }
+            if exchange.is_sent() {
+                exchange.send(true, false, Vec::new());
+            }
+        }
+        if is_viewed {
+            self.notice_silent();
+        }
+    }
+
+    /// Notices agents that send nothing any more.
+    fn notice_silent(&self) {
+        let mut known = self.known();
+        let round = known.job.round();
+        let silent = known.heard.iter().filter_map(|(name, heard)| {
+            let (agent, silent) = (known.job.agents.get(name)?, heard.elapsed());
+            let is_gone = silent > GONE_AFTER && agent.report.round < round;
+            (is_gone || silent > SILENT_AFTER && !agent.is_silent).then(|| Message {
+                from: name.clone(),
+                is_silent: Some(true),
+                is_gone,
+                ..Message::default()
+            })
+        });
+        let silent: Vec<Message> = silent.collect();
+        for message in silent {
+            if message.is_gone {
+                known.heard.remove(&message.from);
+            }
+            self.take(&mut known, message);
+        }
+    }
+
+    /// Answers a question about the workers of this node.
+    async fn answer(&self, question: &Question) -> Answer {
+        let report = self.node();
+        let mut answer = Answer {
+            id: question.id,
+            ..Answer::default()
+        };
+        match &question.output {
+            None => {
+                let tool = self.stack_tool.as_ref();
+                answer.stacks = stacks(&report, tool, question.rank).await;
+            }
+            Some(output) => {
+                let mut workers = report.workers.iter();
+                let worker = workers.find(|worker| Some(worker.identity.rank.0) == question.rank);
+                answer.tail = worker.map(|worker| {
+                    let path = if output.is_stderr {
+                        &worker.stderr
+                    } else {
+                        &worker.stdout
+                    };
+                    read(path.as_ref(), output)
+                });
+            }
+        }
+        answer
+    }
+
+    /// Asks all agents of the job, this one included; waits for `enough` or the time limit.
+    async fn ask(
+        self: &Arc<Self>,
+        mut question: Question,
+        enough: impl Fn(&[Answer], usize) -> bool,
+    ) -> Vec<Answer> {
+        question.id = fastrand::u64(1..);
+        let own = self.answer(&question).await;
+        let nodes = self.node().group_world_size.unwrap_or(1) as usize;
+        let mut answers = vec![own];
+        if enough(&answers, nodes) || self.exchange.is_none() {
+            return answers;
+        }
+        // Answers reach only agents that have a viewer.
+        let _viewer = Viewer::attach(&JobServer(Arc::clone(self)));
+        let (sender, mut arriving) = mpsc::unbounded_channel();
+        self.known().questions.insert(question.id, sender);
+        let id = question.id;
+        self.send(
+            true,
+            true,
+            &Message {
+                from: self.name.clone(),
+                question: Some(question),
+                ..Message::default()
+            },
+        );
+        let _ = timeout(ANSWER_WITHIN, async {
+            while !enough(&answers, nodes) {
+                let Some((_, answer)) = arriving.recv().await else {
+                    return;
+                };
+                answers.push(answer);
+            }
+        })
+        .await;
+        self.known().questions.remove(&id);
+        answers
+    }
+}
+
+fn read(path: Option<&PathBuf>, output: &Output) -> Tail {
+    let lines = output.lines.unwrap_or(LINES);
+    let Some(path) = path else {
+        let error = "the output of this rank goes to the console, not to a file; start the run with \
+                     --tee 3 to write it to a file too";
+        return Tail {
+            error: Some(error.to_owned()),
+            ..Tail::default()
+        };
+    };
+    tail(path, output.from, lines, 0).unwrap_or_else(|error| Tail {
+        error: Some(format!("{}: {error}", path.display())),
+        ..Tail::default()
+    })
+}
+
+/// Viewer that is attached; the drop detaches it.
+struct Viewer(JobServer);
+
+impl Viewer {
+    fn attach(server: &JobServer) -> Option<Self> {
+        let mut known = server.0.known();
+        if known.viewers >= MOST_VIEWERS {
+            return None;
+        }
+        known.viewers += 1;
+        server.0.changed.notify_one();
+        Some(Self(server.clone()))
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.0.0.known().viewers -= 1;
+        self.0.0.changed.notify_one();
+    }
+}
+
+/// Answers `GET /events` until the viewer closes the connection.
+async fn events(State(server): State<JobServer>) -> Response {
+    let Some(viewer) = Viewer::attach(&server) else {
+        let text = format!("{MOST_VIEWERS} viewers are attached to this agent already\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    let (mut sender, body) = Channel::<axum::body::Bytes>::new(16);
+    let (first, mut messages) = {
+        let known = server.0.known();
+        let first: Vec<String> = known
+            .job
+            .messages()
+            .map(|message| event(&message))
+            .collect();
+        (first, server.0.messages.subscribe())
+    };
+    tokio::spawn(async move {
+        let _viewer = viewer;
+        for text in first {
+            if sender.send_data(text.into()).await.is_err() {
+                return;
+            }
+        }
+        loop {
+            let text = match timeout(PERIOD * 5, messages.recv()).await {
+                Ok(Ok(text)) if text.is_empty() => return,
+                Ok(Ok(text)) => format!("data: {text}\n\n"),
+                // The viewer is too slow. It connects again, and gets the whole job.
+                Ok(Err(_)) => return,
+                Err(_) => ":\n\n".to_owned(),
+            };
+            if sender.send_data(text.into()).await.is_err() {
+                return;
+            }
+        }
+    });
+    let kind = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (kind, Body::new(body)).into_response()
+}
+
+fn event(message: &Message) -> String {
+    let text = serde_json::to_string(message).unwrap_or_default();
+    format!("data: {text}\n\n")
+}
+
+/// Parameters of a question.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    rank: Option<u32>,
+    from: Option<u64>,
+    lines: Option<usize>,
+    stderr: Option<u8>,
+}
+
+/// Answers `GET /stacks`.
+async fn all_stacks(State(server): State<JobServer>, Query(asked): Query<Asked>) -> Response {
+    let question = Question {
+        rank: asked.rank,
+        ..Question::default()
+    };
+    let is_one = asked.rank.is_some();
+    let answers = server.0.ask(question, |answers, nodes| {
+        let some = answers.iter().any(|answer| !answer.stacks.is_empty());
+        is_one && some || answers.len() >= nodes
+    });
+    let answers = answers.await;
+    let mut stacks: Vec<_> = answers.into_iter().flat_map(|it| it.stacks).collect();
+    stacks.sort_by_key(|stack| stack.rank);
+    json(&stacks)
+}
+
+/// Answers `GET /output`.
+async fn output(State(server): State<JobServer>, Query(asked): Query<Asked>) -> Response {
+    let question = Question {
+        rank: Some(asked.rank.unwrap_or(0)),
+        output: Some(Output {
+            from: asked.from,
+            lines: asked.lines,
+            is_stderr: asked.stderr.is_some_and(|stderr| stderr != 0),
+        }),
+        ..Question::default()
+    };
+    let answers = server.0.ask(question, |answers, _| {
+        answers.iter().any(|answer| answer.tail.is_some())
+    });
+    let answers = answers.await;
+    match answers.into_iter().find_map(|answer| answer.tail) {
+        Some(tail) => json(&tail),
+        None => (StatusCode::NOT_FOUND, "no agent of the job has this rank\n").into_response(),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Response {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}

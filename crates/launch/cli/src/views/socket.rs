@@ -1,0 +1,121 @@
+//! The Unix sockets of this user's agents on this machine.
+//!
+//! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the user
+//! can open it, and each side of a connection checks the other's user.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rdzv_core::env::XDG_RUNTIME_DIR;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use tokio::net;
+use tracing::debug;
+
+/// Maximum length of the path of a socket.
+const LONGEST: usize = 107;
+
+/// Listening socket of this agent. The drop of the value removes the file.
+#[derive(Debug)]
+pub(crate) struct AgentSocket {
+    path: PathBuf,
+}
+
+/// Binds the socket of this agent. Without one, this user's views do not find the agent.
+pub(crate) fn bind() -> Option<(AgentSocket, UnixListener)> {
+    let bound = try_bind();
+    let bound = bound.inspect_err(|error| debug!("no socket for views: {error}"));
+    bound.ok()
+}
+
+fn try_bind() -> io::Result<(AgentSocket, UnixListener)> {
+    let directory = directories().next();
+    let too_long = || io::Error::other("the path of the socket would be too long");
+    let directory = directory.ok_or_else(too_long)?;
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => is_private(&directory)?,
+    }
+    let path = directory.join(std::process::id().to_string());
+    // An earlier process with this id may have left its socket.
+    let _ = fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    listener.set_nonblocking(true)?;
+    Ok((AgentSocket { path }, listener))
+}
+
+/// Returns the sockets of this user's running agents.
+///
+/// Removes the sockets of agents that have exited.
+pub(crate) fn all() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let private = directories().filter(|directory| is_private(directory).is_ok());
+    let entries = private.flat_map(|directory| fs::read_dir(directory).into_iter().flatten());
+    for path in entries.flatten().map(|entry| entry.path()) {
+        match UnixStream::connect(&path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                let _ = fs::remove_file(&path);
+            }
+            Ok(_) => found.push(path),
+            Err(error) => debug!("{}: {error}", path.display()),
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Connects to an agent of this user.
+pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(path)?;
+    if socket_peercred(&stream)?.uid == geteuid() {
+        Ok(stream)
+    } else {
+        let error = format!("{} belongs to another user", path.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
+    }
+}
+
+/// `true` if the process at the other end belongs to this user, or is root.
+pub(crate) fn is_own(stream: &net::UnixStream) -> bool {
+    let peer = stream.peer_cred().map(|peer| peer.uid());
+    peer.is_ok_and(|uid| uid == geteuid().as_raw() || uid == 0)
+}
+
+/// Returns the directories of this user's sockets, which may not exist.
+///
+/// An agent uses the first one. Its variables may differ from those of the viewer.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let longest = "/4294967295".len();
+    let user = geteuid().as_raw();
+    let name = format!("rdzv-{user}");
+    let runtime = std::env::var_os(XDG_RUNTIME_DIR).map(PathBuf::from);
+    let system = PathBuf::from(format!("/run/user/{user}"));
+    let runtime = [runtime, Some(system)].into_iter().flatten();
+    let runtime = runtime.filter(|parent| parent.is_absolute() && parent.is_dir());
+    let temporary = [std::env::temp_dir(), PathBuf::from("/tmp")];
+    let temporary = temporary.map(|parent| parent.join(&name)).into_iter();
+    let all = runtime.map(|parent| parent.join("rdzv")).chain(temporary);
+    all.filter(move |path| path.as_os_str().len() + longest <= LONGEST)
+}
+
+/// Checks that only this user can open a directory.
+fn is_private(directory: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(directory)?;
+    let is_ours = found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0;
+    if found.is_dir() && is_ours {
+        Ok(())
+    } else {
+        let text = format!("other users can change {}", directory.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    }
+}
+
+impl Drop for AgentSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

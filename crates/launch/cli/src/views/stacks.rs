@@ -1,0 +1,127 @@
+//! `rdzv stacks`: where all ranks of a job are, with equal stacks collapsed.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use rdzv_agent::observe::ShownStack;
+
+use super::client::{JobArgs, ViewError, ended};
+use crate::terminal::show;
+
+/// Print the stacks of all ranks of a running job.
+///
+/// Equal stacks are printed once, with their ranks. The stack of the fewest ranks comes first. The
+/// innermost call is the first line. `py-spy` reads Python's calls without stopping the workers. If
+/// PATH of the agent has no `py-spy`, or it fails, the kernel's state is printed.
+#[derive(Debug, Args)]
+pub(crate) struct StacksArgs {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Print only the stack of this rank.
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+
+    /// Print one JSON array with a stack for each rank.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the stacks.
+pub(crate) fn run(arguments: &StacksArgs) -> ExitCode {
+    ended("stacks", print(arguments))
+}
+
+fn print(arguments: &StacksArgs) -> Result<(), ViewError> {
+    let rank = arguments
+        .rank
+        .map_or_else(String::new, |rank| format!("?rank={rank}"));
+    let text = arguments.job.find()?.get(&format!("/stacks{rank}"))?;
+    let stacks: Vec<ShownStack> = serde_json::from_str(&text)
+        .map_err(|error| ViewError::Answer(format!("cannot parse the stacks: {error}")))?;
+    show(&if arguments.json {
+        text + "\n"
+    } else {
+        collapsed(&stacks)
+    });
+    Ok(())
+}
+
+/// Returns the stacks, equal ones once, those of the fewest ranks first.
+pub(crate) fn collapsed(stacks: &[ShownStack]) -> String {
+    if stacks.is_empty() {
+        return "no worker of the job is running\n".to_owned();
+    }
+    let mut groups: Vec<(&ShownStack, Vec<u32>)> = Vec::new();
+    for stack in stacks {
+        match groups
+            .iter_mut()
+            .find(|(known, _)| known.frames == stack.frames)
+        {
+            Some((_, ranks)) => ranks.push(stack.rank),
+            None => groups.push((stack, vec![stack.rank])),
+        }
+    }
+    groups.sort_by_key(|(stack, ranks)| (ranks.len(), stack.rank));
+    let all = stacks.len();
+    let texts = groups.iter().map(|(stack, ranks)| {
+        let who = match ranks.as_slice() {
+            [rank] => format!("rank {rank} on {} (pid {})", stack.node, stack.pid),
+            _ => format!("{} of {all} ranks: {}", ranks.len(), intervals(ranks)),
+        };
+        let reason = stack.without_frames.as_ref();
+        let reason = reason.map_or_else(String::new, |it| format!(" (no Python stack: {it})"));
+        let frames: String = stack
+            .frames
+            .iter()
+            .map(|it| format!("    {it}\n"))
+            .collect();
+        format!("{who}{reason}\n{frames}")
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns numbers as intervals: `0-2, 5`.
+fn intervals(ranks: &[u32]) -> String {
+    let mut ranks = ranks.to_vec();
+    ranks.sort_unstable();
+    let runs = ranks.chunk_by(|one, other| one + 1 == *other);
+    let runs = runs.map(|run| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stacks_are_one_and_the_odd_one_comes_first() {
+        let stack = |rank, frame: &str| ShownStack {
+            rank,
+            node: "n".to_owned(),
+            pid: 100 + rank,
+            frames: vec![frame.to_owned(), "main (train.py:9)".to_owned()],
+            without_frames: None,
+        };
+        let calls = [
+            "wait (a.py:1)",
+            "wait (a.py:1)",
+            "read (b.py:2)",
+            "wait (a.py:1)",
+        ];
+        let stacks: Vec<_> = (0..).zip(calls).map(|(rank, it)| stack(rank, it)).collect();
+        let expected = "\
+rank 2 on n (pid 102)
+    read (b.py:2)
+    main (train.py:9)
+
+3 of 4 ranks: 0-1, 3
+    wait (a.py:1)
+    main (train.py:9)
+";
+        assert_eq!(collapsed(&stacks), expected);
+    }
+}
