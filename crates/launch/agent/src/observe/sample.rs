@@ -67,7 +67,7 @@ impl Sampler {
 fn memory(pid: u32) -> Option<u64> {
     let sizes = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64 >> 20)
+    Some((pages * rustix::param::page_size() as u64) >> 20)
 }
 
 /// Returns the time of the last write to a file that is not empty.
@@ -107,6 +107,10 @@ pub struct Tail {
 /// Returns lines of a file: those from a position on, or else the last ones.
 ///
 /// Lines have no control characters. The text has at most `most` bytes, or the default if it is 0.
+///
+/// # Errors
+///
+/// Returns the error of the file system, such as a file that does not exist.
 pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Result<Tail> {
     let most = if most == 0 { MOST_BYTES } else { most };
     let mut file = File::open(path)?;
