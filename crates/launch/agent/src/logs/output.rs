@@ -118,8 +118,7 @@ impl Output {
     /// Returns the time at which the next waiting line is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let folds = self.folds.as_ref()?;
-        let deadlines = [folds.stdout.deadline(), folds.stderr.deadline()];
-        deadlines.into_iter().flatten().min()
+        rdzv_core::time::earliest([folds.stdout.deadline(), folds.stderr.deadline()])
     }
 
     /// Marks a stream as ended.
