@@ -32,7 +32,7 @@ pub(super) enum Action {
 }
 
 /// State of the demo, from the observations until now.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) workers: u32,
     /// `true` if the demo kills a worker.
@@ -85,15 +85,7 @@ impl Timeline {
         Self {
             workers,
             kill,
-            restarts: 0,
-            running: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            started: 0,
-            step: 0,
-            first_loss: None,
-            losses: BTreeMap::new(),
-            killed: None,
-            finished: None,
+            ..Self::default()
         }
     }
 
