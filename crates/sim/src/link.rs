@@ -8,7 +8,7 @@ use fastrand::Rng;
 pub type Nanos = u64;
 
 /// One connection between a client and the server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Link {
     /// Number that distinguishes the connection from its successors.
     pub generation: u64,
@@ -35,17 +35,12 @@ impl Link {
         Self {
             generation,
             latency: random.u64(1_000..2_000_000),
-            server_busy: 0,
-            client_busy: 0,
             window: if random.u8(..) < 64 {
                 random.usize(1..200)
             } else {
                 random.usize(1_000..200_000)
             },
-            in_flight: 0,
-            unread: VecDeque::new(),
-            paused: false,
-            wants_room: false,
+            ..Self::default()
         }
     }
 

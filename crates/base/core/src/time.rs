@@ -122,6 +122,11 @@ impl Now {
     }
 }
 
+/// Returns the earliest of several times; `None` if there is none.
+pub fn earliest<T: Ord>(times: impl IntoIterator<Item = Option<T>>) -> Option<T> {
+    times.into_iter().flatten().min()
+}
+
 /// Returns the delay before a retry: exponential backoff with jitter.
 ///
 /// `attempt` counts from 0, and `jitter` is a random fraction in `0.0..1.0` that the driver draws.

@@ -16,7 +16,7 @@ use raft::prelude::{
 use raft::{ProgressState, StateRole};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rules::Rules;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 use crate::ConsensusRule;
 use crate::configuration::{Configuration, Kind, VoterChange};
@@ -636,8 +636,7 @@ impl Machine for Consensus {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        let due = [self.election.due(), self.tick_due()];
-        due.into_iter().flatten().min()
+        earliest([self.election.due(), self.tick_due()])
     }
 }
 

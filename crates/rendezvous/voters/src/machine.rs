@@ -14,7 +14,7 @@ use rdzv_consensus::wire::{ControlFrame, OfRun, opcode};
 use rdzv_consensus::{self as consensus, Consensus, Role, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 use super::command;
 use super::peers::{Peer, Peers};
@@ -521,9 +521,6 @@ impl Machine for Voter {
         if self.has_to_begin() {
             return Some(Mono::ZERO);
         }
-        [group, coordinator, hand_over, self.ending, self.review]
-            .into_iter()
-            .flatten()
-            .min()
+        earliest([group, coordinator, hand_over, self.ending, self.review])
     }
 }

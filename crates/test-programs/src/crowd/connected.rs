@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_store_proto::wire::request;
@@ -129,7 +129,7 @@ impl Connected {
             Link::Asking { deadline, .. } => Some(*deadline),
             _ => None,
         };
-        [self.client.deadline(), asking].into_iter().flatten().min()
+        earliest([self.client.deadline(), asking])
     }
 
     pub(super) fn tick(&mut self, crowd: &mut Crowd) {

@@ -4,7 +4,7 @@ use rdzv_rpc::RpcErrorKind;
 use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
-use super::worker::{Scenario, shut_down};
+use super::worker::{Scenario, all_succeed, begin_all, shut_down};
 
 /// Address without a host: a connection attempt would take its whole time.
 const NOWHERE: &str = "tcp://192.0.2.1:1?rank=0";
@@ -19,9 +19,7 @@ fn workers_meet_where_their_environment_says() {
         let rank = ranks.next().unwrap();
         scenario.start_at(port, name, rank, &[])
     });
-    for worker in &workers {
-        worker.begin_init(&json!({ "world_size": 3 }));
-    }
+    begin_all(&workers, &json!({ "world_size": 3 }));
     for (rank, worker) in workers.iter().enumerate() {
         assert_eq!(worker.succeeds()["rank"], rank);
     }
@@ -71,9 +69,7 @@ fn what_a_process_asks_for_is_honoured_or_refused() {
         let init = json!({ "world_size": 2, "options": options });
         worker.begin_init(&init);
     }
-    for worker in &workers {
-        worker.succeeds();
-    }
+    all_succeed(&workers);
     let sent = a.does(&json!({ "do": "tensor", "to": "b", "device": 0 }));
     assert_eq!(sent, json!([1, 0, [1, 2, 3]]));
 }

@@ -6,7 +6,7 @@ use rdzv_rpc::RpcErrorKind;
 use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
-use super::worker::{Scenario, Worker, shut_down};
+use super::worker::{Scenario, Worker, all_succeed, begin_all, shut_down};
 
 /// Time within which all workers must know of a failure.
 const SOON: Duration = Duration::from_secs(20);
@@ -35,12 +35,8 @@ fn a_bad_map_of_one_process_is_notified_to_all_and_nothing_is_left() {
     }
     // Descriptors that a process opens only once are open after the first group.
     let good = json!({ "world_size": 3 });
-    for worker in &workers {
-        worker.begin_init(&good);
-    }
-    for worker in &workers {
-        worker.succeeds();
-    }
+    begin_all(&workers, &good);
+    all_succeed(&workers);
     shut_down(&workers);
     let has = |worker: &Worker| {
         // The process has two other threads.
@@ -71,12 +67,8 @@ fn a_bad_map_of_one_process_is_notified_to_all_and_nothing_is_left() {
         assert_eq!(has(worker), before, "descriptors of {}", worker.name);
     }
     // The same processes form a group in the same store when the map is right.
-    for worker in &workers {
-        worker.begin_init(&good);
-    }
-    for worker in &workers {
-        worker.succeeds();
-    }
+    begin_all(&workers, &good);
+    all_succeed(&workers);
     assert_eq!(workers[0].calls("w1", "double", json!(4)), Ok(json!(8)));
     shut_down(&workers);
     // Only the keys that explain the refusal are left, for workers that come late.

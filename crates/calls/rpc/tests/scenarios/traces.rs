@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::worker::{Scenario, Worker};
+use super::worker::{Scenario, Worker, all_succeed};
 
 /// Returns the fields of a written span: `key=value`, with texts in quotes.
 fn fields(span: &str) -> BTreeMap<&str, &str> {
@@ -56,9 +56,7 @@ fn a_trace_goes_through_three_processes_and_what_is_counted_is_what_was_called()
         worker.does(&json!({ "do": "record" }));
         worker.begin_init(&json!({ "world_size": 3 }));
     }
-    for worker in &workers {
-        worker.succeeds();
-    }
+    all_succeed(&workers);
     let [a, b, c] = &workers;
     let traces = a.calls("b", "trace", json!(["c"])).unwrap();
     let traces: Vec<String> = serde_json::from_value(traces).unwrap();

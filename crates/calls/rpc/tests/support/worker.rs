@@ -328,6 +328,20 @@ pub(crate) fn all(workers: &[Worker], command: &Value) -> Vec<Result<Value, Fail
     workers.iter().map(Worker::answer).collect()
 }
 
+/// Makes all processes join a group.
+pub(crate) fn begin_all(workers: &[Worker], init: &Value) {
+    for worker in workers {
+        worker.begin_init(init);
+    }
+}
+
+/// Checks that the pending command of each process succeeds.
+pub(crate) fn all_succeed(workers: &[Worker]) {
+    for worker in workers {
+        worker.succeeds();
+    }
+}
+
 /// Shuts down all processes cleanly.
 pub(crate) fn shut_down(workers: &[Worker]) {
     for result in all(workers, &json!({ "do": "shutdown", "seconds": 20 })) {

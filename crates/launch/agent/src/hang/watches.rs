@@ -12,7 +12,7 @@ use rdzv_agent_proto::hang::stacks::WorkerStack;
 use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 use tokio::time::sleep_until;
 
 use super::look;
@@ -166,14 +166,11 @@ impl Watches {
 
     fn deadline(&self) -> Option<Mono> {
         let progress = self.progress.as_ref();
-        [
+        earliest([
             self.timers.deadline(),
             self.heartbeats.deadline(),
             progress.and_then(ProgressWatch::deadline),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 
     pub(super) fn close(&mut self) {

@@ -111,8 +111,7 @@ impl Output {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         let folds = self.folds.as_ref()?;
-        let deadlines = [folds.stdout.deadline(), folds.stderr.deadline()];
-        deadlines.into_iter().flatten().min()
+        rdzv_core::time::earliest([folds.stdout.deadline(), folds.stderr.deadline()])
     }
 
     pub(super) fn end(&mut self, stream: &LogStream) {

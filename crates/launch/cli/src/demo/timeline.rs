@@ -30,7 +30,7 @@ pub(super) enum Action {
     Kill(u32),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) workers: u32,
     /// `true` if the demo kills a worker.
@@ -83,15 +83,7 @@ impl Timeline {
         Self {
             workers,
             kill,
-            restarts: 0,
-            running: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            started: 0,
-            step: 0,
-            first_loss: None,
-            losses: BTreeMap::new(),
-            killed: None,
-            finished: None,
+            ..Self::default()
         }
     }
 

@@ -241,10 +241,8 @@ impl Job<'_> {
                 continue;
             }
             let next = self.due.first().map(|(at, _)| *at);
-            let deadline = [next, waits_for_all, (!gave_up).then_some(hang)]
-                .into_iter()
-                .flatten()
-                .min();
+            let deadline =
+                rdzv_core::time::earliest([next, waits_for_all, (!gave_up).then_some(hang)]);
             if let Some(seen) = self.observer.next(deadline.unwrap_or(now + SLACK)) {
                 self.note(seen);
             }

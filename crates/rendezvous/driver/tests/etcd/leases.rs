@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use rdzv_rendezvous::dynamic::SharedState;
 use rdzv_rendezvous::etcd::EtcdState;
 
-use crate::server::Server;
-use crate::{Notices, new_run, node, open};
+use crate::{Notices, node, open, shared_run};
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_node_that_ends_is_gone_at_once() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let mut options = server.options();
     options.lease_time_to_live = Duration::from_secs(60);
     let mut one = EtcdState::open(&options, &run).unwrap();
@@ -32,8 +30,7 @@ fn a_node_that_ends_is_gone_at_once() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_node_that_leaves_or_comes_back_is_not_gone() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let (mut one, mut other) = (open(&server, &run), open(&server, &run));
     let notices = Notices::of(&mut other);
     one.announce(Some(&node(1))).unwrap();
@@ -48,8 +45,7 @@ fn a_node_that_leaves_or_comes_back_is_not_gone() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_living_node_is_not_gone_and_nobody_is_notified_of_his_own_end() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let mut options = server.options();
     options.lease_time_to_live = Duration::from_secs(6);
     let mut one = EtcdState::open(&options, &run).unwrap();

@@ -49,6 +49,11 @@ fn new_run() -> RunId {
     RunId::new(format!("run {:016x}", fastrand::u64(..)))
 }
 
+/// Returns the shared server, and a run that no other test uses.
+fn shared_run() -> (Arc<Server>, RunId) {
+    (Server::shared(), new_run())
+}
+
 fn open(server: &Server, run_id: &RunId) -> EtcdState {
     EtcdState::open(&server.options(), run_id).unwrap()
 }

@@ -10,13 +10,12 @@ use rdzv_rendezvous::dynamic::{SharedState, StateToken};
 use rdzv_rendezvous::etcd::{EtcdOptions, EtcdState};
 
 use crate::server::Server;
-use crate::{Notices, new_run, open, support};
+use crate::{Notices, new_run, open, shared_run, support};
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn the_first_write_wins_and_the_second_sees_it() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let (mut one, mut other) = (open(&server, &run), open(&server, &run));
     assert_eq!(one.get().unwrap(), None);
     let first = one.set(b"\0first\xff", None).unwrap();
@@ -31,8 +30,7 @@ fn the_first_write_wins_and_the_second_sees_it() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_write_with_an_old_token_loses_even_if_the_bytes_are_the_same() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let mut state = open(&server, &run);
     let (_, old) = state.set(b"a", None).unwrap().now.unwrap();
     let (_, new) = state.set(b"b", Some(&old)).unwrap().now.unwrap();
@@ -47,8 +45,7 @@ fn a_write_with_an_old_token_loses_even_if_the_bytes_are_the_same() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn one_writer_wins_each_version() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let start = Barrier::new(6);
     let wins: usize = thread::scope(|scope| {
         let writers: Vec<_> = (0..6_u8)
@@ -83,8 +80,7 @@ fn runs_do_not_meet() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_change_is_notified_at_once() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));
     let notices = Notices::of(&mut reader);
     let mut token = None;
@@ -108,8 +104,7 @@ fn a_change_is_notified_at_once() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_watch_ends_with_the_state_and_a_new_one_replaces_the_old() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));
     let old = Notices::of(&mut reader);
     let new = Notices::of(&mut reader);
@@ -129,8 +124,7 @@ fn a_watch_ends_with_the_state_and_a_new_one_replaces_the_old() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn stores_of_different_rounds_do_not_meet_and_old_ones_are_cleared() {
-    let server = Server::shared();
-    let run = new_run();
+    let (server, run) = shared_run();
     let (one, other) = (open(&server, &run), open(&server, &run));
     let zero = one.round_store(0).unwrap();
     zero.set("key", b"zero").unwrap();

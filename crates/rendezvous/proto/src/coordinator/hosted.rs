@@ -10,7 +10,7 @@ use super::{Coordinator, Output};
 use crate::{fence, silence};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 #[derive(Debug, Default)]
 pub(super) struct Hosted {
@@ -269,7 +269,6 @@ impl Hosted {
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let deadlines = [self.sessions.deadline(), self.run.deadline()];
-        deadlines.into_iter().flatten().min()
+        earliest([self.sessions.deadline(), self.run.deadline()])
     }
 }

@@ -68,7 +68,7 @@ use crate::{NodeDesc, Rule, silence};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rules::Rules;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 pub use end::{LOST_AFTER_END, WORKERS_END_WITHIN};
 pub use keys::PREFIX;
@@ -311,8 +311,7 @@ impl Machine for Coordinator {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        let deadlines = [self.alarms.next(), self.left.deadline()];
-        deadlines.into_iter().flatten().min()
+        earliest([self.alarms.next(), self.left.deadline()])
     }
 }
 

@@ -14,7 +14,7 @@ use super::wire::AgentRefusal;
 use crate::{NodeDesc, Rule};
 use rdzv_core::ident::ConnId;
 use rdzv_core::rules::Rules;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 /// Time in which an agent must reattach after its connection has broken.
 ///
@@ -235,8 +235,7 @@ impl Sessions {
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let deadlines = [self.timers.next(), self.returns.next()];
-        deadlines.into_iter().flatten().min()
+        earliest([self.timers.next(), self.returns.next()])
     }
 
     /// Returns the agents declared lost by silence, and those that get a pulse.

@@ -16,7 +16,7 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
 use rdzv_core::reminder::Reminder;
 use rdzv_core::rules::Rules;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 /// Minimum time for which the agent tries to reconnect.
 const RECONNECT: Duration = Duration::from_secs(5);
@@ -237,7 +237,7 @@ impl Machine for NativeClient {
             Phase::Joining { .. } => self.asks_at(),
             _ => None,
         };
-        [link, phase, self.closing].into_iter().flatten().min()
+        earliest([link, phase, self.closing])
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::coordinator::wire::Standing;
 use crate::fence;
-use rdzv_core::time::Mono;
+use rdzv_core::time::{Mono, earliest};
 
 /// Number of questions during a lease.
 const QUESTIONS: u32 = 4;
@@ -79,7 +79,7 @@ impl Lease {
     pub(super) fn deadline(&self) -> Option<Mono> {
         let oldest = self.sent.front();
         let search = oldest.map(|(_, sent)| *sent + self.length / UNANSWERED);
-        [self.due, search].into_iter().flatten().min()
+        earliest([self.due, search])
     }
 
     /// Returns the question to send now, if one is due.

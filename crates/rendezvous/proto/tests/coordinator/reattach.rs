@@ -38,9 +38,31 @@ fn round_of(count: u32, min: u32) -> World {
     world
 }
 
+/// Creates round 0 like [`round_of`], and restarts its coordinator.
+fn restarted(count: u32, min: u32) -> World {
+    let mut world = round_of(count, min);
+    world.restart();
+    world
+}
+
 fn publish(world: &mut World, round: u64) {
     let (addr, port) = ("n001".to_owned(), 4000);
     world.operate(1, &Operation::Master { round, addr, port });
+}
+
+/// Lets agents reattach with round 0.
+fn back(world: &mut World, numbers: impl IntoIterator<Item = u32>) {
+    for number in numbers {
+        world.reattach(number, number, held(0, number - 1));
+    }
+}
+
+/// Lets agents join the next round.
+fn join_again(world: &mut World, numbers: impl IntoIterator<Item = u32>) {
+    world.attempt = Some(2);
+    for number in numbers {
+        world.join(number);
+    }
 }
 
 fn is_attached(event: Option<&Event>) -> bool {
@@ -266,8 +288,7 @@ fn a_failure_that_is_repeated_is_announced_once() {
 
 #[test]
 fn a_round_holds_on_when_all_its_members_are_back() {
-    let mut world = round_of(3, 2);
-    world.restart();
+    let mut world = restarted(3, 2);
     for number in [3, 1, 2] {
         world.reattach(number, number, held(0, number - 1));
         assert_eq!(world.note.as_ref().unwrap().authority.epoch, 1);
@@ -291,8 +312,7 @@ fn a_round_holds_on_when_all_its_members_are_back() {
 
 #[test]
 fn a_member_without_the_address_of_the_workers_store_gets_it() {
-    let mut world = round_of(2, 2);
-    world.restart();
+    let mut world = restarted(2, 2);
     let unaware = held(0, 1).map(|held| HeldRound {
         master: None,
         ..held
@@ -309,9 +329,7 @@ fn a_member_without_the_address_of_the_workers_store_gets_it() {
 #[test]
 fn a_round_that_was_noted_and_not_announced_is_given_up() {
     let mut world = round_of(2, 2);
-    world.attempt = Some(2);
-    world.join(1);
-    world.join(2);
+    join_again(&mut world, [1, 2]);
     // Round 1 is recorded, and the coordinator dies before any agent receives it.
     world.restart();
     world.reattach(1, 1, None);
@@ -322,8 +340,7 @@ fn a_round_that_was_noted_and_not_announced_is_given_up() {
 
 #[test]
 fn a_round_is_over_if_a_member_does_not_hold_it_any_more() {
-    let mut world = round_of(3, 2);
-    world.restart();
+    let mut world = restarted(3, 2);
     world.reattach(1, 1, held(0, 0));
     world.attempt = Some(2);
     world.reattach(2, 2, None);
@@ -331,9 +348,7 @@ fn a_round_is_over_if_a_member_does_not_hold_it_any_more() {
     world.attempt = Some(1);
     world.reattach(3, 3, held(0, 2));
     assert!(world.membership(1).contains("joins again"));
-    world.attempt = Some(2);
-    world.join(1);
-    world.join(3);
+    join_again(&mut world, [1, 3]);
     assert_eq!(world.formed(2), (1, 1, 3));
 }
 
@@ -342,23 +357,19 @@ fn a_member_that_had_left_before_is_not_waited_for() {
     let mut world = round_of(3, 2);
     world.operate(3, &Operation::Leave);
     world.restart();
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    back(&mut world, [1, 2]);
     let received = after_attached(&mut world, 1);
     assert!(
         matches!(received[..], [Event::Membership { round: 0, .. }]),
         "{received:?}"
     );
-    world.attempt = Some(2);
-    world.join(1);
-    world.join(2);
+    join_again(&mut world, [1, 2]);
     assert_eq!(world.formed(1), (1, 0, 2));
 }
 
 #[test]
 fn nobody_waits_for_a_member_whose_word_that_it_leaves_was_lost_with_the_coordinator() {
-    let mut world = round_of(2, 1);
-    world.restart();
+    let mut world = restarted(2, 1);
     world.reattach(1, 1, held(0, 0));
     world.leave_again(2, 2);
     assert_eq!(world.take(2), [Event::Left]);
@@ -432,10 +443,8 @@ fn round_that_is_over_for(world: &mut World, number: u32) -> u64 {
 
 #[test]
 fn with_more_than_half_back_the_others_are_lost_after_the_window() {
-    let mut world = round_of(3, 2);
-    world.restart();
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    let mut world = restarted(3, 2);
+    back(&mut world, [1, 2]);
     world.pass(RECOVERY_WINDOW);
     assert_eq!(after_attached(&mut world, 1), []);
     world.pass(Duration::from_millis(1));
@@ -448,10 +457,8 @@ fn with_more_than_half_back_the_others_are_lost_after_the_window() {
 
 #[test]
 fn a_member_that_comes_back_after_another_one_was_lost_learns_that_the_round_is_over() {
-    let mut world = round_of(4, 1);
-    world.restart();
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    let mut world = restarted(4, 1);
+    back(&mut world, [1, 2]);
     assert_eq!(after_attached(&mut world, 2), []);
     // The round is over before its recovery has ended.
     world.lose(1);
@@ -460,19 +467,15 @@ fn a_member_that_comes_back_after_another_one_was_lost_learns_that_the_round_is_
     world.reattach(3, 3, held(0, 2));
     membership_after_attached(&mut world, 3);
     // All connected agents form the next round.
-    world.attempt = Some(2);
-    world.join(2);
-    world.join(3);
+    join_again(&mut world, [2, 3]);
     world.pass(RECOVERY_WINDOW + Duration::from_secs(1));
     assert_eq!(world.formed(2), (1, 0, 2));
 }
 
 #[test]
 fn half_of_a_round_waits_and_says_for_whom() {
-    let mut world = round_of(4, 1);
-    world.restart();
-    world.reattach(2, 2, held(0, 1));
-    world.reattach(4, 4, held(0, 3));
+    let mut world = restarted(4, 1);
+    back(&mut world, [2, 4]);
     world.pass_beating(30, &[]);
     assert_eq!(after_attached(&mut world, 2), []);
     // There is a message within 3 s, then every 10 s, and no further one when the window ends.
@@ -483,10 +486,8 @@ fn half_of_a_round_waits_and_says_for_whom() {
 
 #[test]
 fn a_third_one_ends_the_wait_of_half_a_round() {
-    let mut world = round_of(4, 1);
-    world.restart();
-    world.reattach(2, 2, held(0, 1));
-    world.reattach(4, 4, held(0, 3));
+    let mut world = restarted(4, 1);
+    back(&mut world, [2, 4]);
     world.pass(RECOVERY_WINDOW * 2);
     assert_eq!(after_attached(&mut world, 2), []);
     world.reattach(1, 1, held(0, 0));
@@ -495,8 +496,7 @@ fn a_third_one_ends_the_wait_of_half_a_round() {
 
 #[test]
 fn newcomers_wait_for_the_recovery_of_the_round() {
-    let mut world = round_of(2, 2);
-    world.restart();
+    let mut world = restarted(2, 2);
     world.reattach(1, 1, held(0, 0));
     world.join(3);
     assert_eq!(after_attached(&mut world, 3), []);
@@ -514,15 +514,13 @@ fn newcomers_wait_for_the_recovery_of_the_round() {
 
 #[test]
 fn somebody_who_was_not_in_the_round_cannot_hold_it() {
-    let mut world = round_of(2, 2);
-    world.restart();
+    let mut world = restarted(2, 2);
     // The first reports the rank of agent 2, the second a round that never existed.
     for (number, holds) in [(5, held(0, 1)), (6, held(9, 0))] {
         world.reattach(number, number, holds);
         membership_after_attached(&mut world, number);
     }
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    back(&mut world, [1, 2]);
     assert_eq!(events_after_attached(&mut world, 2), []);
 }
 
@@ -605,8 +603,7 @@ fn success_is_not_taken_back_when_others_have_gone() {
 
 #[test]
 fn a_recovery_that_all_have_deserted_begins_anew() {
-    let mut world = round_of(2, 2);
-    world.restart();
+    let mut world = restarted(2, 2);
     world.reattach(1, 1, held(0, 0));
     world.lose(1);
     world.pass(REATTACH_WITHIN);
@@ -621,19 +618,15 @@ fn a_recovery_that_all_have_deserted_begins_anew() {
 
 #[test]
 fn agents_come_together_after_a_recovery_that_all_have_deserted() {
-    let mut world = round_of(3, 2);
-    world.restart();
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    let mut world = restarted(3, 2);
+    back(&mut world, [1, 2]);
     // An agent of torchrun reads the state during the recovery.
     world.read();
     for number in 1..=2 {
         world.lose(number);
     }
     world.pass(REATTACH_WITHIN * 2);
-    for number in 1..=3 {
-        world.reattach(number, number, held(0, number - 1));
-    }
+    back(&mut world, 1..=3);
     for number in 1..=3 {
         world.take(number);
         world.attempt = Some(2);
@@ -653,9 +646,7 @@ fn without_note(origin: Origin) -> World {
 #[test]
 fn without_a_note_a_round_holds_on_when_all_its_members_are_back() {
     let mut world = without_note(origin());
-    for number in 1..=3 {
-        world.reattach(number, number, held(0, number - 1));
-    }
+    back(&mut world, 1..=3);
     world.pass(UNNOTED);
     for number in 1..=3 {
         assert_eq!(events_after_attached(&mut world, number), [], "{number}");
@@ -675,8 +666,7 @@ fn without_a_note_a_round_holds_on_when_all_its_members_are_back() {
 #[test]
 fn without_a_note_nobody_may_be_missing() {
     let mut world = without_note(origin());
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    back(&mut world, [1, 2]);
     for number in 1..=2 {
         assert_eq!(events_after_attached(&mut world, number), [], "{number}");
     }
@@ -703,9 +693,7 @@ fn without_a_note_the_agent_of_the_coordinator_has_ended() {
     world.join(4);
     world.pass(UNNOTED);
     assert!(membership_after_attached(&mut world, 2).contains("hosted the rendezvous"));
-    world.attempt = Some(2);
-    world.join(2);
-    world.join(3);
+    join_again(&mut world, [2, 3]);
     assert_eq!(world.formed(4).0, 1 << 16);
 }
 
@@ -722,9 +710,7 @@ fn a_coordinator_without_a_note_that_knows_of_another_one_gives_out_a_higher_num
         world.reattach(1, 1, held(0, 0));
         world.pass(RECOVERY_WINDOW);
         membership_after_attached(&mut world, 1);
-        world.attempt = Some(2);
-        world.join(1);
-        world.join(3);
+        join_again(&mut world, [1, 3]);
         world.formed(1).0
     });
     assert_eq!(numbers, [1 << 16, 2 << 16]);
@@ -749,8 +735,7 @@ fn a_word_that_the_missing_have_ended_ends_the_wait() {
         recover: true,
         ..Origin::default()
     });
-    world.reattach(1, 1, held(0, 0));
-    world.reattach(2, 2, held(0, 1));
+    back(&mut world, [1, 2]);
     world.pass(RECOVERY_WINDOW);
     membership_after_attached(&mut world, 1);
     membership_after_attached(&mut world, 2);
@@ -778,8 +763,7 @@ fn a_successor_ends_the_round_of_an_agent_at_once() {
 
 #[test]
 fn a_successor_accounts_for_an_agent_while_state_is_recovered() {
-    let mut world = round_of(2, 2);
-    world.restart();
+    let mut world = restarted(2, 2);
     world.reattach(2, 2, held(0, 1));
     world.replaces = vec![1];
     world.join_as(4, node(4), 4);

@@ -53,7 +53,7 @@ use super::limits::Limits;
 use super::ops::Operations;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 /// Minimum size limit of an extension's requests, in bytes.
 const EXTENSION_BYTES: usize = 8 << 10;
@@ -253,7 +253,7 @@ impl Machine for ServerMachine {
         let validation = self.unvalidated.front().map(|(deadline, _, _)| *deadline);
         let extension = self.extension.as_ref();
         let extension = extension.and_then(|extension| extension.deadline());
-        [validation, extension].into_iter().flatten().min()
+        earliest([validation, extension])
     }
 }
 

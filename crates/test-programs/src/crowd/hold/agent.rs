@@ -1,6 +1,6 @@
 //! One of the agents that hold a round.
 
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
@@ -49,7 +49,7 @@ impl Agent {
     pub(super) fn deadline(&self) -> Option<Mono> {
         let lease = self.lease.filter(|_| !self.is_expired);
         let connected = self.connected.deadline();
-        [connected, lease].into_iter().flatten().min()
+        earliest([connected, lease])
     }
 
     /// Connects for the first time, and joins.

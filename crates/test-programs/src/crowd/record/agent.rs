@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::time::Mono;
+use rdzv_core::time::{Mono, earliest};
 use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Program};
 use rdzv_rendezvous_proto::native_client::{
     Input, NativeClient, NativeFailure, Output, RoundChange,
@@ -83,7 +83,7 @@ impl Agent {
         let late = self.away_since.filter(|_| !self.is_late);
         let late = late.map(|since| since + LATE);
         let connected = self.connected.deadline();
-        [connected, late].into_iter().flatten().min()
+        earliest([connected, late])
     }
 
     pub(super) fn join(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {

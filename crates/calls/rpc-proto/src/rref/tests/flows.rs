@@ -59,8 +59,7 @@ fn f3_an_owner_gives_a_fork_and_says_nothing() {
 
 #[test]
 fn f4_a_user_gives_a_fork_and_keeps_its_own_before_the_owner_knows() {
-    let mut town = Town::of(3);
-    let (rref, first) = town.value_used_by_1();
+    let (mut town, rref, first) = Town::with_value(3);
     let data = town.fork(1, first, 2);
     town.send(1, Input::Dropped(first));
     town.soon();
@@ -100,8 +99,7 @@ fn f4_a_user_gives_a_fork_and_keeps_its_own_before_the_owner_knows() {
 
 #[test]
 fn f5_a_user_gives_a_fork_back_to_the_owner() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     let data = town.fork(1, user, 0);
     town.send(1, Input::Dropped(user));
     assert_eq!(town.adopt(0, &data).unwrap(), Adopted::Owner(rref));

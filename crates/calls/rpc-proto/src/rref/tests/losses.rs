@@ -40,8 +40,7 @@ fn a_creation_whose_answer_is_lost_leaves_nothing() {
 
 #[test]
 fn a_fork_in_a_message_that_was_not_sent_is_undone() {
-    let mut town = Town::of(3);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(3);
     let data = town.fork(1, user, 2);
     town.send(1, Input::NotSent(data.fork));
     town.send(1, Input::Dropped(user));
@@ -75,8 +74,7 @@ fn a_fork_in_a_lost_message_is_asked_about_and_refused_later() {
 
 #[test]
 fn a_fork_that_has_arrived_is_asked_about_once() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     town.pass(Duration::from_secs(3600));
     let mut said = town.said();
     said.retain(|message| !message.ends_with("Probe"));
@@ -88,8 +86,7 @@ fn a_fork_that_has_arrived_is_asked_about_once() {
 
 #[test]
 fn a_message_that_is_thrown_away_unread_gives_its_forks_back() {
-    let mut town = Town::of(3);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(3);
     let data = town.fork(1, user, 2);
     town.send(2, Input::Declined(data));
     town.send(1, Input::Dropped(user));
@@ -100,8 +97,7 @@ fn a_message_that_is_thrown_away_unread_gives_its_forks_back() {
 
 #[test]
 fn the_forks_of_a_dead_user_are_released_after_the_time_limit() {
-    let mut town = Town::of(2);
-    let (rref, _) = town.value_used_by_1();
+    let (mut town, rref, _) = Town::with_value(2);
     let dead = town.me(1);
     town.cut.insert(dead);
     town.send(0, Input::Unreachable(dead));
@@ -119,8 +115,7 @@ fn the_forks_of_a_dead_user_are_released_after_the_time_limit() {
 
 #[test]
 fn an_unreachable_user_that_is_back_in_time_keeps_its_forks() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     let away = town.me(1);
     town.cut.insert(away);
     town.send(0, Input::Unreachable(away));
@@ -135,8 +130,7 @@ fn an_unreachable_user_that_is_back_in_time_keeps_its_forks() {
 
 #[test]
 fn a_member_that_never_acknowledges_is_lost() {
-    let mut town = Town::of(2);
-    let (_, user) = town.value_used_by_1();
+    let (mut town, _, user) = Town::with_value(2);
     let gone = town.me(0);
     town.cut.insert(gone);
     town.send(1, Input::Dropped(user));
@@ -151,8 +145,7 @@ fn a_member_that_never_acknowledges_is_lost() {
 
 #[test]
 fn a_member_whose_death_nobody_notices_is_lost_by_its_silence() {
-    let mut town = Town::of(2);
-    let (rref, _) = town.value_used_by_1();
+    let (mut town, rref, _) = Town::with_value(2);
     let dead = town.me(1);
     town.pass(Duration::from_secs(50));
     assert!(!town.has(0, &Output::Free(rref)));
@@ -163,8 +156,7 @@ fn a_member_whose_death_nobody_notices_is_lost_by_its_silence() {
 
 #[test]
 fn an_acknowledgement_takes_with_it_what_was_kept_back() {
-    let mut town = Town::of(2);
-    let (_, user) = town.value_used_by_1();
+    let (mut town, _, user) = Town::with_value(2);
     let (here, there) = (town.me(1), town.me(0));
     let probe = batch(there, here, vec![Control::Probe]);
     town.send(1, Input::Received(&probe));
@@ -177,8 +169,7 @@ fn an_acknowledgement_takes_with_it_what_was_kept_back() {
 
 #[test]
 fn references_to_the_values_of_a_lost_owner_fail() {
-    let mut town = Town::of(3);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(3);
     let (second, _) = town.pass_on(1, user, 2);
     let owner = town.me(0);
     for who in [1, 2] {
@@ -200,8 +191,7 @@ fn references_to_the_values_of_a_lost_owner_fail() {
 
 #[test]
 fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     let (former, again) = (town.me(1), member(1, 2));
     town.members[1] = References::new(again, Settings::default());
     town.send(0, Input::Reachable(again));
@@ -227,8 +217,7 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
 
 #[test]
 fn a_member_that_was_wrongly_taken_for_lost_learns_it() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     let (owner, away) = (town.me(0), town.me(1));
     town.send(0, Input::Left(away));
     assert!(town.has(0, &Output::Free(rref)));
@@ -240,8 +229,7 @@ fn a_member_that_was_wrongly_taken_for_lost_learns_it() {
 
 #[test]
 fn a_child_whose_parent_and_value_are_gone_is_refused() {
-    let mut town = Town::of(3);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(3);
     let data = town.fork(1, user, 2);
     let parent = town.me(1);
     town.send(0, Input::Left(parent));
@@ -289,8 +277,7 @@ fn a_value_that_nobody_will_ask_for_again_is_not_awaited_for_ever() {
 
 #[test]
 fn a_shutdown_releases_everything_and_says_when_it_is_done() {
-    let mut town = Town::of(3);
-    let (_, user) = town.value_used_by_1();
+    let (mut town, _, user) = Town::with_value(3);
     town.pass_on(1, user, 2);
     let (made, _) = town.create_on(2, 1);
     town.made(1, made);
@@ -316,8 +303,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
 
 #[test]
 fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
-    let mut town = Town::of(3);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(3);
     let (made, _) = town.create_on(2, 1);
     for who in 0..3 {
         town.send(who, Input::Quiesce);
@@ -344,8 +330,7 @@ fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
 
 #[test]
 fn what_is_left_at_the_end_is_listed() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     town.send(0, Input::Shutdown);
     town.soon();
     // It waits for no other member, and continues to serve them.

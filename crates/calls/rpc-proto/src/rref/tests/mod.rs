@@ -147,6 +147,13 @@ impl Town {
         (rref, fork)
     }
 
+    /// Creates members with a value of member 0 that member 1 uses.
+    fn with_value(count: u32) -> (Self, RRefId, Handle) {
+        let mut town = Self::of(count);
+        let (rref, user) = town.value_used_by_1();
+        (town, rref, user)
+    }
+
     /// Creates a value on worker 0, with a single fork on worker 1.
     fn value_used_by_1(&mut self) -> (RRefId, Handle) {
         let rref = self.members[0].create().unwrap();
@@ -236,8 +243,7 @@ fn references_print_as_in_the_reference() {
 
 #[test]
 fn a_batch_of_another_life_or_with_impossible_numbers_is_ignored() {
-    let mut town = Town::of(2);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(2);
     let fork = fork_of(user);
     let deletes = vec![Control::UserDelete { rref, fork }; 2];
     let delete = batch(member(1, 1), member(0, 7), deletes);
@@ -261,8 +267,7 @@ fn a_batch_of_another_life_or_with_impossible_numbers_is_ignored() {
 
 #[test]
 fn what_overtakes_is_put_in_order_and_what_comes_twice_counts_once() {
-    let mut town = Town::of(3);
-    let (rref, user) = town.value_used_by_1();
+    let (mut town, rref, user) = Town::with_value(3);
     // Worker 2 requests its fork and deletes it; the messages arrive in the wrong order.
     let (second, _) = town.pass_on(1, user, 2);
     let request = town.network.pop().unwrap();

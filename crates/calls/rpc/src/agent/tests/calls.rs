@@ -228,8 +228,8 @@ fn a_large_reply_is_read_although_all_functions_that_may_run_do() {
                     let reply = agent.call("w2", LARGE, &());
                     // The function keeps its thread and does not read the reply itself. A thread
                     // that waits while another one reads the connection behaves like this.
-                    let deadline = std::time::Instant::now() + LONGEST;
-                    while !reply.is_done() && std::time::Instant::now() < deadline {
+                    let deadline = Instant::now() + LONGEST;
+                    while !reply.is_done() && Instant::now() < deadline {
                         std::thread::yield_now();
                     }
                     assert!(reply.is_done(), "no thread reads the reply");

@@ -337,9 +337,9 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
             // very many of them.
             world.watch.open();
             world.agents[0].call(1, NOTHING, &()).wait().unwrap();
-            while world.agents[1].traffic().running > 0 {
-                std::thread::yield_now();
-            }
+            until("no function runs", || {
+                world.agents[1].traffic().running == 0
+            });
             world.watch.note(|seen| seen.is_open = false);
         }
     }
@@ -348,17 +348,11 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
         .watch
         .deadline("it begins", |seen| seen.begun.contains(&byte));
     cancel(call);
-    let begun = Instant::now();
-    while world.arena.free() < world.arena.capacity() {
-        let used = world.arena.capacity() - world.arena.free();
-        assert!(begun.elapsed() < LONGEST, "{used} bytes did not come back");
-        std::thread::yield_now();
-    }
+    until("all bytes come back", || {
+        world.arena.free() == world.arena.capacity()
+    });
     // A function counts as running after its first step.
-    while world.agents[1].traffic().running == 0 {
-        assert!(begun.elapsed() < LONGEST, "no function is running");
-        std::thread::yield_now();
-    }
+    until("a function runs", || world.agents[1].traffic().running > 0);
     world.watch.open();
     world.is_as_before();
 }

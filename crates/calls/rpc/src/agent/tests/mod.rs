@@ -14,7 +14,7 @@ mod unauthenticated;
 use std::net::Ipv4Addr;
 use std::panic::resume_unwind;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
@@ -82,6 +82,15 @@ pub(crate) fn transports() -> [(TransportOptions, TransportKind); 3] {
 /// Longest time for an operation, even on a busy machine.
 /// It is shorter than the time limit of a whole test.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+
+/// Polls until a condition holds.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONGEST;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {LONGEST:?}: {what}");
+        std::thread::yield_now();
+    }
+}
 
 /// Runs work that a defect could block without a limit.
 /// After `limit` the test fails with the name of the work, and other tests continue. A thread that

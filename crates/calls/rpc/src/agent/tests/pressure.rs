@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
 
 use super::*;
 use crate::tensor::DataType;
@@ -48,14 +47,9 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
             }
         })
     };
-    let deadline = Instant::now() + LONGEST;
-    while begun.load(Ordering::Acquire) < 8 {
-        assert!(
-            Instant::now() < deadline,
-            "calls are held up below the limit"
-        );
-        std::thread::yield_now();
-    }
+    until("calls begin below the limit", || {
+        begun.load(Ordering::Acquire) >= 8
+    });
     let refuse = CallOptions::new().refuse_excess();
     let error = agents[0]
         .call_with(refuse, "w1", SWALLOW, &tensor)
@@ -122,15 +116,9 @@ fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
     let refused = agents[0].call("w0", FLOOD, &()).wait().unwrap();
     assert_eq!(refused, 10, "the others are open");
     agents[0].call("w1", NOTHING, &()).wait().unwrap();
-    let deadline = Instant::now() + LONGEST;
-    while arena.free() < arena.capacity() || agents[1].traffic().running > 0 {
-        assert!(
-            Instant::now() < deadline,
-            "{} bytes are lent",
-            arena.capacity() - arena.free()
-        );
-        std::thread::yield_now();
-    }
+    until("nothing is lent", || {
+        arena.free() == arena.capacity() && agents[1].traffic().running == 0
+    });
     assert_eq!(
         agents[0].traffic().connections,
         2,

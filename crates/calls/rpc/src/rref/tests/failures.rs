@@ -154,16 +154,10 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     let error = counter.rpc_sync(ADD, &1, NOW).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop((owned, counter, shared, held));
-    let deadline = Instant::now() + Duration::from_secs(5);
     for agent in [&agents[0], &agents[2]] {
-        while agent.references() != ReferenceCounters::default() {
-            assert!(
-                Instant::now() < deadline,
-                "{agent:?}: {:?}",
-                agent.references()
-            );
-            std::thread::yield_now();
-        }
+        until("no reference is left", || {
+            agent.references() == ReferenceCounters::default()
+        });
     }
     assert_eq!(Register::of(agents[0].core()).values(), 0);
 }
@@ -181,9 +175,9 @@ fn a_creation_that_is_late_before_there_is_a_connection_fails() {
     let soon = CallOptions::new().timeout(Timeout::After(Duration::from_millis(50)));
     within(LONGEST, "a creation that is late", move || {
         let reference = agents[0].remote_with(soon, 1, NUMBER, &1).unwrap();
-        while agents[0].references().num_pending_users > 0 {
-            std::thread::yield_now();
-        }
+        until("no user is pending", || {
+            agents[0].references().num_pending_users == 0
+        });
         let error = reference.to_here(NOW).unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::Deadline);
         assert!(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::agent::tests::{LONGEST, Made, group, made, within};
+use crate::agent::tests::{LONGEST, Made, group, made, until, within};
 use crate::runtime::call::{CallOptions, Timeout};
 use crate::runtime::core::RpcAgent;
 use crate::{CallContext, Method, Methods, RpcError, RpcErrorKind, blocking, kept};
@@ -85,19 +85,10 @@ fn agents(size: u32) -> Vec<RpcAgent> {
 
 /// Checks that nothing is left soon after the last reference was dropped.
 fn nothing_is_left(agents: &[RpcAgent]) {
-    let deadline = Instant::now() + LONGEST;
     for agent in agents {
-        let is_clean = || {
+        until("no reference and no value is left", || {
             agent.references() == ReferenceCounters::default()
                 && Register::of(agent.core()).values() == 0
-        };
-        while !is_clean() {
-            assert!(
-                Instant::now() < deadline,
-                "{agent:?}: {:?}",
-                agent.references()
-            );
-            std::thread::yield_now();
-        }
+        });
     }
 }

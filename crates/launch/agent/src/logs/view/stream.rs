@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_console::live::{Blocks, Row, Screen};
-use rdzv_core::time::Mono;
+use rdzv_core::time::{Mono, earliest};
 
 use crate::logs::collapse::WINDOW;
 use crate::logs::console::Target;
@@ -102,7 +102,7 @@ impl Stream {
         let is_prompt = self.screen.row().is_some_and(|(_, is_redrawn)| !is_redrawn);
         let prompt = is_prompt.then_some(if rows { UNFINISHED } else { UNFINISHED_LINE });
         let ended = self.screen.has_left_rows().then_some(ENDED_BAR);
-        let first = [prompt, ended].into_iter().flatten().min()?;
+        let first = earliest([prompt, ended])?;
         Some(self.changed + first)
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use rdzv_core::machine::Machine;
 use rdzv_core::reminder::{self, Reminder};
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now, Wall, earliest};
 use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::last_call::LastCall;
 use rdzv_rendezvous_proto::participant::{self, Input, Output};
@@ -173,8 +173,7 @@ impl DriverTask {
         }
         let reminder = self.joining.is_some();
         let reminder = reminder.then(|| self.join_began + self.reminder.next());
-        let deadlines = [self.machine.deadline(), reminder];
-        let deadline = deadlines.into_iter().flatten().min()?;
+        let deadline = earliest([self.machine.deadline(), reminder])?;
         Some(deadline.since(self.now().mono))
     }
 

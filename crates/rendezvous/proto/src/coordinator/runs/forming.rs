@@ -19,7 +19,7 @@ use crate::{NodeDesc, Rule, ranks};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
 use rdzv_core::reminder;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 /// Time for which an agent of torchrun may be in no list between two rounds.
 ///
@@ -344,13 +344,12 @@ impl Run {
 
     pub(super) fn forming_deadline(&self) -> Option<Mono> {
         let forming = self.round.forming()?;
-        let times = [
+        earliest([
             self.last_call_ends(),
             forming.awaited_ends,
             forming.report_at,
             forming.older_ends,
-        ];
-        times.into_iter().flatten().min()
+        ])
     }
 
     /// Ends the waits that are over.

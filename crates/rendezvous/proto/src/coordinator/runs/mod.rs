@@ -47,7 +47,7 @@ use super::{Origin, Output};
 use crate::waiting::Arrived;
 use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 /// Maximum duration of any setting.
 ///
@@ -481,17 +481,14 @@ impl Run {
         let lost_after = self.settings.lost_after();
         let heartbeats = self.torchrun.heartbeats.values();
         let silent = heartbeats.map(|(_, seen)| *seen + lost_after).min();
-        [
+        earliest([
             self.join_timers.next(),
             silent,
             self.forming_deadline(),
             self.master_deadline(),
             self.search_deadline(),
             self.answer_deadline(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 
     /// Handles all deadlines that have come.

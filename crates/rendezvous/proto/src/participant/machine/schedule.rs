@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::decide::{self, JoinPhase};
 use crate::expected::is_listed;
 use crate::{NodeDesc, RendezvousState};
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::{Mono, Now, earliest};
 
 use super::{Copy, Participant};
 use crate::participant::pace;
@@ -103,7 +103,7 @@ impl Participant {
         let lost = copy
             .oldest
             .map(|heard| (heard + self.settings.lost_after()).max(gap));
-        [changed, poll, lost].into_iter().flatten().min()
+        earliest([changed, poll, lost])
     }
 
     /// `true` if a changed state requires no step now.
@@ -149,15 +149,12 @@ impl Participant {
         let is_called = !state.complete && bounds.contains(&state.participants.len());
         let last_call = self.last_call_end(state).filter(|_| is_called);
         let given_up = self.expected.next_given_up(now.mono);
-        [
+        earliest([
             self.next_read(copy),
             self.next_beat(state),
             phase,
             last_call.filter(|_| joining && participant),
             given_up.filter(|_| joining && participant),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now, Wall, earliest};
 use rdzv_event::{Event, EventFlags, Mailbox};
 use rdzv_store_proto::server::{Input, Output, ServerMachine};
 
@@ -316,16 +316,12 @@ impl Service {
             return Some(Duration::ZERO);
         }
         let now = Mono::from_origin(self.origin.elapsed());
-        let deadlines = [self.machine.deadline(), self.notices.deadline()];
-        let mono = deadlines.into_iter().flatten().min();
+        let mono = earliest([self.machine.deadline(), self.notices.deadline()]);
         let mono = mono.map(|deadline| deadline.since(now));
         let left = |instant: Instant| instant.saturating_duration_since(Instant::now());
         // After the end, the machine's deadline determines the wait.
         let end = self.end.filter(|_| self.machine.may_end());
-        [mono, end.map(left), self.accept_again.map(left)]
-            .into_iter()
-            .flatten()
-            .min()
+        earliest([mono, end.map(left), self.accept_again.map(left)])
     }
 
     fn on_time(&mut self) {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rdzv_core::rate::RateLimit;
-use rdzv_core::time::Mono;
+use rdzv_core::time::{Mono, earliest};
 use rdzv_store_proto::server::{CloseReason, ServerStats};
 use rustix::io::Errno;
 
@@ -75,10 +75,7 @@ impl Notices {
 
     /// Returns the time at which [`Notices::tell`] has something to do.
     pub(super) fn deadline(&self) -> Option<Mono> {
-        [self.closed.deadline(), self.not_accepted.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        earliest([self.closed.deadline(), self.not_accepted.deadline()])
     }
 
     /// Logs the number of lines that were dropped in past intervals.
