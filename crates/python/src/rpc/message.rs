@@ -89,7 +89,7 @@ impl Reply {
     }
 }
 
-/// Returns a part of a message. Device maps apply to the parts that are tensors.
+/// Returns a part of a message; device maps apply only to tensors.
 fn part(part: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     if let Ok(part) = part.cast::<DeviceTensor>() {
         return part.get().tensor();
