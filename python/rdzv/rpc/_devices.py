@@ -23,6 +23,8 @@ class Cuda:
     """Tensors of torch on CUDA devices."""
 
     type = "cuda"
+    # Subclass of torch.Tensor whose instances are sent as plain tensors.
+    subclass: Any = None
 
     def count(self) -> int:
         """Returns the number of devices, without a use of CUDA."""

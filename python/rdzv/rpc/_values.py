@@ -127,6 +127,24 @@ def _part(view: memoryview) -> Any:
     return owner if type(owner) is TensorMemory else view
 
 
+class _Whole(pickle.Pickler):
+    """Pickler without memory beside the pickle; tensors arrive in host memory."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        tensor = getattr(torch, "Tensor", None)
+        if tensor is not None and isinstance(obj, tensor):
+            return _reduced_tensor(torch, obj if obj.device.type == "cpu" else obj.cpu())
+        return NotImplemented
+
+
+def dump_whole(obj: object) -> bytes:
+    """Returns a pickle that contains the memory of all tensors."""
+    file = io.BytesIO()
+    _Whole(file, 5).dump(obj)
+    return file.getvalue()
+
+
 # Most functions return None.
 _NONE = pickle.dumps(None, 5)
 
@@ -183,7 +201,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
     cls = type(tensor)
     if cls is torch.nn.Parameter:
         return _parameter, (tensor.detach(), tensor.requires_grad)
-    if cls is not torch.Tensor or tensor.is_quantized:
+    if cls not in (torch.Tensor, _devices.framework.subclass) or tensor.is_quantized:
         return NotImplemented
     detached = tensor.detach()
     if tensor.layout is torch.sparse_coo:

@@ -135,6 +135,11 @@ def _limit(timeout: float) -> float:
     return timeout if timeout == UNSET or timeout > 0 else 1e-6
 
 
+def _text(error: rdzv.RpcError) -> str:
+    """Returns the text of an error, with the options of torch."""
+    return str(error).replace("`RpcOptions`", "`TensorPipeRpcBackendOptions`")
+
+
 def _error(error: BaseException, timeout: float) -> BaseException:
     """Returns a failure with the texts of torch."""
     if isinstance(error, rdzv.Deadline):
@@ -143,7 +148,9 @@ def _error(error: BaseException, timeout: float) -> BaseException:
             f"RPCErr:1:RPC ran for more than set timeout ({seconds * 1000:.0f} ms) and will now be marked with an error"
         )
         return RuntimeError(text)
-    if isinstance(error, rdzv.RpcError) or (isinstance(error, TypeError) and "cannot be sent" in str(error)):
+    if isinstance(error, rdzv.RpcError):
+        return RuntimeError(_text(error))
+    if isinstance(error, TypeError) and "cannot be sent" in str(error):
         return RuntimeError(str(error))
     return error
 
@@ -582,7 +589,7 @@ def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: C
     try:
         future = _ours().inner.call_async(to.id, function, args, None, _limit(timeout))
     except rdzv.RpcError as error:
-        raise RuntimeError(str(error)) from None
+        raise RuntimeError(_text(error)) from None
     return _torch_future(future, timeout, read)
 
 
@@ -740,7 +747,7 @@ def _remote(to: Any, function: Any, args: tuple[Any, ...], timeout: float) -> An
     try:
         made = _ours().inner.call_remote(to.id, function, args, None, _limit(timeout))
     except rdzv.RpcError as error:
-        raise RuntimeError(str(error)) from None
+        raise RuntimeError(_text(error)) from None
     return PyRRef._of(made)
 
 
