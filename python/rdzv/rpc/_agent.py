@@ -96,6 +96,8 @@ class RpcOptions:
             TLS.
         address (str | None): IP address at which other workers reach this host. Default: the
             address from which this host reaches the store.
+        cuda_pool (int): maximum memory on each CUDA device for tensors on the way to workers on this
+            host, in bytes. Default 1 GiB; 0: all tensors go through host memory.
         message_limit (int | None): maximum size of a message in bytes, at least 64 KiB. Default 4
             GiB. Use the same limit on all workers.
         heartbeat_limit (float | None): maximum silence of another host. Default 5.
@@ -125,6 +127,7 @@ class RpcOptions:
         token: str | bytes | None = None,
         tls: dict[str, str] | None = None,
         address: str | None = None,
+        cuda_pool: int = 1 << 30,
         message_limit: int | None = None,
         heartbeat_limit: float | None = None,
         lease: float | None = None,
@@ -149,6 +152,9 @@ class RpcOptions:
         self.token = token.decode() if isinstance(token, bytes) else token
         self.tls = tls
         self.address = address
+        if not isinstance(cuda_pool, int) or not 0 <= cuda_pool < 1 << 48:
+            raise ValueError(f"cuda_pool is {cuda_pool!r}: pass a number of bytes, or 0 for no pool")
+        self.cuda_pool = cuda_pool
         self.message_limit = message_limit
         self.heartbeat_limit = heartbeat_limit
         self.lease = lease
@@ -269,7 +275,7 @@ class RdzvAgent(Agent):
         self._most_threads = _rdzv.RpcAgent.most_threads(options.num_worker_threads)
         self._done_threads = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words(), _devices.count(options))
+        self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words(), (_devices.count(options), options.cuda_pool))
         self._me = WorkerInfo(*self._native.me)
 
     # Threads
@@ -625,6 +631,7 @@ def current() -> RdzvAgent:
 def install(agent: Agent | None) -> None:
     global _agent
     _agent = agent
+    _devices.agent = agent._native if isinstance(agent, RdzvAgent) else None
     if isinstance(agent, RdzvAgent):
         _values.policy = _values.Policy(agent.options.functions, agent.options.packages)
 
@@ -637,7 +644,7 @@ def _after_fork() -> None:
     # The parent owns the agent; the child may make another one.
     global _agent, _starting
     _left.append(_agent)
-    _agent = None
+    _agent = _devices.agent = None
     _starting = threading.Lock()
 
 

@@ -83,6 +83,9 @@ class Cuda:
 
 framework: Any = Cuda()
 
+# Agent of the process. `_agent` sets it, because this module is below that one.
+agent: Any = None
+
 
 def count(options: Any) -> int:
     """Returns the number of devices of this worker.
@@ -100,7 +103,7 @@ def indices(parts: Iterable[Any]) -> set[int]:
 
 
 def entered(parts: list[Any]) -> contextlib.ExitStack | None:
-    """Makes new streams current for a message; None if it has no tensor on a device."""
+    """Makes new streams current for a message; None without tensors on devices."""
     used = indices(parts)
     return framework.streams(used) if used else None
 
@@ -118,16 +121,16 @@ def follow(native: Any) -> None:
 
 
 class Carrier(bytearray):
-    """Place of the memory of a tensor in a pickle."""
+    """Object that stands for the memory of a tensor in a pickle."""
 
     __slots__ = ("native",)
 
 
 def carrier(tensor: Any) -> Carrier:
-    """Returns the place of a contiguous tensor, whose current stream has its content."""
-    from rdzv.rpc import _agent
-
-    place = Carrier()
+    """Returns the carrier of a contiguous tensor of the current stream."""
+    if agent is None:
+        raise RuntimeError("RPC has not been initialized. Call rdzv.rpc.init_rpc first.")
+    carried = Carrier()
     memory = framework.memory(tensor)
-    place.native = _agent.current()._native.device_tensor(tensor, memory, framework.stream(memory[0]))
-    return place
+    carried.native = agent.device_tensor(tensor, memory, framework.stream(memory[0]))
+    return carried

@@ -56,6 +56,8 @@ class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ign
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM.
         address (str | None): IP address at which other workers reach this host.
         lease (float | None): maximum silence of a member of a dynamic group, in seconds.
+        cuda_pool (int | None): maximum memory on each CUDA device for tensors on the way to workers on
+            this host, in bytes; 0: all tensors go through host memory.
         **torch_options (object): options of ``TensorPipeRpcBackendOptions``.
 
     Example:
@@ -71,10 +73,11 @@ class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ign
         tls: dict[str, str] | None = None,
         address: str | None = None,
         lease: float | None = None,
+        cuda_pool: int | None = None,
         **torch_options: Any,
     ) -> None:
         super().__init__(**torch_options)
-        self.rdzv = {"token": token, "tls": tls, "address": address, "lease": lease}
+        self.rdzv = {"token": token, "tls": tls, "address": address, "lease": lease, "cuda_pool": cuda_pool}
 
 
 class TorchAgent:
@@ -183,7 +186,7 @@ class _Kind(type(Generic)):  # type: ignore[misc]
 
 
 def _local(native: Any, limit: float) -> Any:
-    """Returns the value of a reference on its owner, for which the current streams wait."""
+    """Returns the value of a reference on its owner; current streams wait for it."""
     value = _serving.blocked(native.local_value, limit)
     _devices.follow(_ours().inner._native)
     return value

@@ -1,7 +1,8 @@
-"""Device ``fake`` that stands in for ``cuda``: tensors in host memory, streams that are numbers.
+"""Device ``fake`` in the role of ``cuda``, for tests without a GPU.
 
-It registers PyTorch's PrivateUse1 as a backend written in Python. The stand-in for the library of
-the driver (``fake_cuda.c``) copies the memory.
+Its tensors are in host memory, and its streams are numbers. It registers PyTorch's
+PrivateUse1 as a backend written in Python. The stand-in for the library of the driver
+(``fake_cuda.c``) copies the memory.
 """
 
 import contextlib
@@ -29,12 +30,12 @@ class FakeTensor(torch.Tensor):
         tensor = torch.Tensor._make_wrapper_subclass(
             cls, raw.shape, strides=raw.stride(), dtype=raw.dtype, device=torch.device("fake", index)
         )
-        tensor.raw, tensor.place = raw, index
+        tensor.raw, tensor.index_ = raw, index
         return tensor
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        places = {one.place for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, FakeTensor)}
+        places = {one.index_ for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, FakeTensor)}
         assert len(places) == 1, f"tensors on several devices: {places}"
         (place,) = places
         args, kwargs = _pytree.tree_map_only(FakeTensor, lambda one: one.raw, (args, kwargs or {}))
@@ -82,7 +83,7 @@ class StandIn:
         return COUNT
 
     def memory(self, tensor):
-        return tensor.place, tensor.raw.data_ptr(), tensor.raw.numel() * tensor.raw.element_size()
+        return tensor.index_, tensor.raw.data_ptr(), tensor.raw.numel() * tensor.raw.element_size()
 
     def stream(self, index):
         return getattr(_now, "streams", {}).get(index, 1)

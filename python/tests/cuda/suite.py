@@ -1,4 +1,4 @@
-"""Tests of device maps with the stand-in device, each between two forked workers.
+"""Tests of device maps with the stand-in device, between forked workers.
 
 ``python suite.py FILE`` writes the outcome of every test to FILE as JSON: name -> text, which is
 empty after success. The tests in ``FROM_PYTORCH`` repeat tests of PyTorch's
@@ -66,7 +66,7 @@ def named(device):
     return device if device == "cpu" else f"fake:{device}"
 
 
-def place(tensor):
+def device_of(tensor):
     return "cpu" if tensor.device.type == "cpu" else tensor.device.index
 
 
@@ -140,7 +140,7 @@ def devices_that_do_not_have_those_of_a_map(worker):
 
 
 def add_there(x, y, x_place, y_place, z_place):
-    if (place(x), place(y)) != (x_place, y_place):
+    if (device_of(x), device_of(y)) != (x_place, y_place):
         raise ValueError("Wrong device affinity")
     return on(getattr(x, "raw", x) + getattr(y, "raw", y), z_place)
 
@@ -150,7 +150,7 @@ def mapped(worker, to, x_from, y_from, z_to, one):
     x, y = on(torch.zeros(2), x_from), on(torch.ones(2), y_from)
     z = rpc.rpc_sync(to, add_there, args=(x, y, one[x_from], one[y_from], z_to))
     z_from = {value: key for key, value in one.items()}[z_to]
-    assert place(z) == z_from and same(z, torch.ones(2)), (z, z_from)
+    assert device_of(z) == z_from and same(z, torch.ones(2)), (z, z_from)
     rpc.shutdown()
 
 
@@ -184,7 +184,7 @@ def the_cpu_in_a_map(worker):
 
 
 def add_and_subtract(x, y):
-    if (place(x), place(y)) != (1, 0):
+    if (device_of(x), device_of(y)) != (1, 0):
         raise ValueError("Wrong device affinity")
     return put(x.raw + y.raw, 0), put(x.raw - y.raw, 1)
 
@@ -194,7 +194,7 @@ def results_on_two_devices(worker):
     for to in (worker.other, worker.me):
         worker.join({to: {0: 1, 1: 0}})
         sum, difference = rpc.rpc_sync(to, add_and_subtract, args=(put(torch.zeros(2), 0), put(torch.ones(2), 1)))
-        assert (place(sum), place(difference)) == (1, 0)
+        assert (device_of(sum), device_of(difference)) == (1, 0)
         assert same(sum, torch.ones(2)) and same(difference, -torch.ones(2))
         rpc.shutdown()
 
@@ -208,7 +208,7 @@ def results_on_devices_without_arguments(worker):
     for to in (worker.other, worker.me):
         worker.join({to: {0: 1, 1: 2, 2: 3, 3: 0}})
         results = rpc.rpc_sync(to, spread, args=(torch.zeros(2), torch.ones(2)))
-        assert [place(one) for one in results] == [3, 0, 1, 2]
+        assert [device_of(one) for one in results] == [3, 0, 1, 2]
         assert same(results[1], -torch.ones(2)) and same(results[3], torch.zeros(2))
         rpc.shutdown()
 
@@ -274,7 +274,7 @@ def twice(x):
 
 
 def of_reference(rref):
-    return put(rref.to_here().raw + 1, rref.to_here().place)
+    return put(rref.to_here().raw + 1, rref.to_here().index_)
 
 
 @test("test_device_maps_remote", "test_rref_to_here_synchronization1", "test_rref_as_arg_synchronization1",
@@ -282,11 +282,11 @@ def of_reference(rref):
 def references(worker):
     worker.join({worker.other: {1: 0, 0: 1}})
     rref = rpc.remote(worker.other, twice, args=(put(torch.ones(3), 1),))
-    assert place(rref.to_here()) == 1 and same(rref.to_here(), torch.full((3,), 2.0))
+    assert device_of(rref.to_here()) == 1 and same(rref.to_here(), torch.full((3,), 2.0))
     back = rpc.rpc_sync(worker.other, of_reference, args=(rref,))
-    assert place(back) == 1 and same(back, torch.full((3,), 3.0))
+    assert device_of(back) == 1 and same(back, torch.full((3,), 3.0))
     own = rpc.RRef(put(torch.ones(3), 1))
-    assert place(own.to_here()) == 1 and place(own.local_value()) == 1
+    assert device_of(own.to_here()) == 1 and device_of(own.local_value()) == 1
     there = rpc.rpc_sync(worker.other, of_reference, args=(own,))
     assert same(there, torch.full((3,), 2.0))
     proxied = rref.rpc_sync().add(1)
@@ -303,7 +303,7 @@ def views(worker):
     worker.join({worker.other: {0: 1}})
     matrix = torch.arange(12.0).reshape(3, 4)
     view = rpc.rpc_sync(worker.other, rows, args=(put(matrix, 0),))
-    assert place(view) == 0 and same(view, matrix[1:, ::2]), view
+    assert device_of(view) == 0 and same(view, matrix[1:, ::2]), view
     transposed = rpc.rpc_sync(worker.other, twice, args=(put(matrix, 0).t(),))
     assert same(transposed, 2 * matrix.t())
     rpc.shutdown()
@@ -319,7 +319,7 @@ def functions_that_return_futures(worker):
     names = ("worker0", "worker1")
     worker.join({name: {0: 0} for name in names})
     result = rpc.rpc_async(worker.other, later, args=(put(torch.ones(2), 0),)).wait()
-    assert place(result) == 0 and same(result, torch.full((2,), 3.0))
+    assert device_of(result) == 0 and same(result, torch.full((2,), 3.0))
     rpc.shutdown()
 
 
@@ -338,12 +338,12 @@ def rebuilt(batch):
 
 def failing(x):
     error = ValueError("it failed")
-    error.state = put(x.raw * 3, x.place)
+    error.state = put(x.raw * 3, x.index_)
     raise error
 
 
 def empty(x):
-    return x.shape, place(x)
+    return x.shape, device_of(x)
 
 
 @test()
@@ -351,7 +351,7 @@ def tensors_in_objects_and_in_exceptions(worker):
     worker.join({worker.other: {0: 2, "cpu": 3}})
     parts = {"device": put(torch.ones(5), 0), "host": torch.ones(5)}
     made = rpc.rpc_sync(worker.other, rebuilt, args=(Batch(parts),))["again"][0].parts
-    assert (place(made["device"]), place(made["host"])) == (0, "cpu")
+    assert (device_of(made["device"]), device_of(made["host"])) == (0, "cpu")
     assert same(made["device"], torch.full((5,), 2.0)) and same(made["host"], torch.full((5,), 2.0))
     assert rpc.rpc_sync(worker.other, empty, args=(put(torch.zeros(0, 3), 0),)) == ((0, 3), 2)
     # Arrays and long values stay in host memory, also if the map has the CPU.
@@ -377,7 +377,7 @@ def rdzv_rpc_has_tensors_on_devices(worker):
     plain.init_rpc(worker.me, rank=worker.rank, world_size=2, store=store, rpc_backend_options=options)
     x = put(torch.arange(4), 0)
     result = plain.rpc_sync(worker.other, served, args=(x,))
-    assert place(result) == 0 and same(result, 2 * torch.arange(4))
+    assert device_of(result) == 0 and same(result, 2 * torch.arange(4))
     future = plain.rpc_async(worker.other, served, args=(x,))
     with standin._devices.framework.streams([0]):
         assert same(future.wait(), 2 * torch.arange(4))
@@ -389,7 +389,7 @@ def rdzv_rpc_has_tensors_on_devices(worker):
         plain.rpc_sync(worker.other, failing, args=(x,))
     except ValueError as error:
         # The attributes of an exception arrive in host memory.
-        assert place(error.state) == "cpu" and same(error.state, 3 * torch.arange(4))
+        assert device_of(error.state) == "cpu" and same(error.state, 3 * torch.arange(4))
     else:
         raise AssertionError("it did not fail")
     plain.shutdown()
@@ -404,7 +404,7 @@ def calls(worker):
         return [line.split() for line in file]
 
 
-def until(condition, what):
+def wait_for(condition, what):
     end = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < end, what()
@@ -412,28 +412,28 @@ def until(condition, what):
 
 
 @test()
-def large_tensors_are_lent_and_no_host_waits(worker):
+def large_tensors_use_ipc_and_no_host_waits(worker):
     worker.join({worker.other: {0: 1}})
     agent = rpc.api._get_current_rpc_agent()
     assert not facts(agent).get("agent.cuda.driver"), "the driver was loaded before the first tensor"
     assert not os.path.exists(f"{worker.folder}/log.{worker.rank}")
     x = put(torch.arange(1 << 20), 0)
 
-    def lent():
+    def sent():
         assert same(rpc.rpc_sync(worker.other, twice, args=(x,)), 2 * torch.arange(1 << 20))
         return sum(call[0] == "cuIpcOpenMemHandle" for call in calls(worker)) > 0
 
     # The first tensors go through host memory, until the other worker has opened the segment.
-    until(lent, lambda: facts(agent))
+    wait_for(sent, lambda: facts(agent))
     rpc.api._wait_all_workers(20)
     for _ in range(3):
-        lent()
+        sent()
     rpc.api._wait_all_workers(20)
     before = len(calls(worker))
     with standin._devices.framework.streams([0]):
         stream = standin._devices.framework.stream(0)
         for _ in range(20):
-            lent()
+            sent()
     rpc.api._wait_all_workers(20)
     after = calls(worker)[before:]
     assert not [call for call in after if call[0] in ("cuEventSynchronize", "cuMemHostAlloc")], after
@@ -441,7 +441,7 @@ def large_tensors_are_lent_and_no_host_waits(worker):
     assert ["cuStreamWaitEvent", str(stream)] in after, "the consumer's stream waits"
     found = facts(agent)
     assert found["agent.cuda.driver"] == "13.2" and int(found["agent.cuda:0.pool_bytes"]) == 64 << 20, found
-    until(lambda: facts(agent)["agent.cuda:0.lent_bytes"] == "0", lambda: facts(agent))
+    wait_for(lambda: facts(agent)["agent.cuda:0.lent_bytes"] == "0", lambda: facts(agent))
     rpc.shutdown()
 
 
@@ -457,14 +457,14 @@ def memory_returns_after_the_death_of_a_peer(worker):
         return opened()
 
     if worker.rank == 1:
-        until(more, lambda: facts(agent))
+        wait_for(more, lambda: facts(agent))
         rpc.rpc_sync(worker.other, twice, args=(x,))
         time.sleep(100)
-    until(more, lambda: facts(agent))
+    wait_for(more, lambda: facts(agent))
     os.kill(int(open(f"{worker.folder}/pid1").read()), signal.SIGKILL)
     names = ("segments_of_peers", "pool_bytes", "lent_bytes", "received_bytes")
     level = lambda: {value for name, value in facts(agent).items() if name.endswith(names)}
-    until(lambda: level() == {"0"}, lambda: facts(agent))
+    wait_for(lambda: level() == {"0"}, lambda: facts(agent))
     rpc.shutdown(graceful=False)
 
 
@@ -479,7 +479,7 @@ def without_ipc_tensors_go_through_host_memory_and_the_reason_is_shown(worker):
         assert same(rpc.rpc_sync(worker.other, twice, args=(x,)), 2 * torch.arange(3 << 20))
         return f"agent.cuda.staged.{1 - worker.rank}" in facts(agent)
 
-    until(staged, lambda: facts(agent))
+    wait_for(staged, lambda: facts(agent))
     reason = facts(agent)[f"agent.cuda.staged.{1 - worker.rank}"]
     assert "CUDA IPC was refused: cuIpcOpenMemHandle_v2" in reason, reason
     staged()
