@@ -5,6 +5,7 @@ mod budget;
 mod ci;
 mod command;
 mod etcd;
+mod gpu_check;
 mod install;
 mod lines;
 mod python;
@@ -41,6 +42,7 @@ usage: cargo xtask <task>
   bench rpc [...]        measure calls between workers, against torch.distributed.rpc
   bench store [...]      measure the TCP store server, against PyTorch's
   flags                  write python/rdzv/_flags.py with the flags of `rdzv run`, for Python's `launch`
+  gpu-check              prepare the check of CUDA tensors for a machine with a GPU (--table FILE: record its result)
   python [...]           build the Python package and run only its tests; arguments are passed to pytest
   wheel [...]            build the Python package: --zig (for glibc 2.17 or newer), --target TRIPLE (with --zig),
                          --out FOLDER (default target/wheel)
@@ -76,6 +78,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "lines" => lines::run(rest),
         "bench" => bench::run(rest),
         "flags" => python::flags(),
+        "gpu-check" => gpu_check::run(rest),
         "python" => python::run(rest),
         "wheel" => wheel::run(rest),
         "help" | "-h" | "--help" => {

@@ -74,6 +74,11 @@ pub(crate) fn release() -> anyhow::Result<PathBuf> {
     build(&target_folder()?.join("wheel"), "", &[])
 }
 
+/// Builds a portable wheel for this processor in `out`.
+pub(crate) fn for_old_systems(out: &Path) -> anyhow::Result<PathBuf> {
+    portable(out, None)
+}
+
 /// Builds a release wheel for machines with glibc [`GLIBC`] or newer.
 fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

@@ -589,6 +589,9 @@ pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
     let (start, length) = if let Ok(bytes) = object.cast::<PyBytes>() {
         let bytes = bytes.as_bytes();
         (bytes.as_ptr().cast_mut(), bytes.len())
+    } else if let Ok(memory) = object.cast::<TensorMemory>() {
+        let memory = &memory.get().0;
+        (memory.start.as_ptr(), memory.bytes)
     } else if let Some(memory) = Memory::of_tensor(object, ARGUMENT)? {
         (memory.start.as_ptr(), memory.bytes)
     } else if object.is_instance_of::<PyMemoryView>() {

@@ -12,7 +12,7 @@ import threading
 
 from rdzv import _rdzv
 from rdzv._errors import RpcError
-from rdzv.rpc import _errors, _functions, _serving, _values
+from rdzv.rpc import _devices, _errors, _functions, _serving, _values
 from rdzv.rpc._future import Future
 
 TYPE_CHECKING = False
@@ -84,8 +84,9 @@ class RpcOptions:
         rpc_timeout (float): default timeout for calls; ``math.inf``: no timeout. Default 60.
         init_method (str): URL of the store through which the workers find each other. Default
             ``env://``.
-        device_maps (dict | None): as in PyTorch. Devices are not supported, so it must be empty.
-        devices (list | None): the same.
+        device_maps (dict | None): maps from CUDA devices of this worker to those of other workers,
+            by the name of the worker, as in PyTorch: ``{"trainer": {0: 1}}``.
+        devices (list | None): CUDA devices of this worker. Default: those in the maps.
         functions (str): policy for calls and values from other workers: ``"registered"``,
             ``"importable"`` (then with ``packages``) or ``"any"``.
         packages (list of str): packages whose functions and classes other workers may refer to.
@@ -95,6 +96,8 @@ class RpcOptions:
             TLS.
         address (str | None): IP address at which other workers reach this host. Default: the
             address from which this host reaches the store.
+        cuda_pool (int): maximum memory on each CUDA device for tensors on the way to workers on this
+            host, in bytes. Default 1 GiB; 0: all tensors go through host memory.
         message_limit (int | None): maximum size of a message in bytes, at least 64 KiB. Default 4
             GiB. Use the same limit on all workers.
         heartbeat_limit (float | None): maximum silence of another host. Default 5.
@@ -124,6 +127,7 @@ class RpcOptions:
         token: str | bytes | None = None,
         tls: dict[str, str] | None = None,
         address: str | None = None,
+        cuda_pool: int = 1 << 30,
         message_limit: int | None = None,
         heartbeat_limit: float | None = None,
         lease: float | None = None,
@@ -148,6 +152,9 @@ class RpcOptions:
         self.token = token.decode() if isinstance(token, bytes) else token
         self.tls = tls
         self.address = address
+        if not isinstance(cuda_pool, int) or not 0 <= cuda_pool < 1 << 48:
+            raise ValueError(f"cuda_pool is {cuda_pool!r}: pass a number of bytes, or 0 for no pool")
+        self.cuda_pool = cuda_pool
         self.message_limit = message_limit
         self.heartbeat_limit = heartbeat_limit
         self.lease = lease
@@ -268,7 +275,7 @@ class RdzvAgent(Agent):
         self._most_threads = _rdzv.RpcAgent.most_threads(options.num_worker_threads)
         self._done_threads = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words())
+        self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words(), (_devices.count(options), options.cuda_pool))
         self._me = WorkerInfo(*self._native.me)
 
     # Threads
@@ -349,15 +356,19 @@ class RdzvAgent(Agent):
 
     def _serve(self, request: RpcRequest) -> None:
         before = _request.set(request)
+        streams = None
         try:
             if request.sends:
                 self._answer(request, request.value)
                 return
             entry = _functions.resolve(request.function) if request.function else None
-            if entry is not None and entry.is_raw:
-                request.reply(*entry.call(*request.take()))
-                return
             content = request.take()
+            # The event loop runs its functions with the default streams.
+            if content[1] and (entry is None or (entry.blocking and not entry.is_coroutine)):
+                streams = _devices.entered(content[1])
+            if entry is not None and entry.is_raw:
+                request.reply(*entry.call(*content))
+                return
             if not content[0]:
                 message: list[Any] = [(), {}]
             else:
@@ -389,6 +400,8 @@ class RdzvAgent(Agent):
         except BaseException as error:  # noqa: BLE001, it is the result
             _errors.fail(request, error)
         finally:
+            if streams is not None:
+                streams.close()
             _request.reset(before)
 
     def _run(self, request: RpcRequest, entry: _functions.Entry, message: list[Any]) -> None:
@@ -436,6 +449,7 @@ class RdzvAgent(Agent):
     def _answer(self, request: RpcRequest, result: object) -> None:
         if request.keeps:
             # Otherwise two owners would keep the value of a reference.
+            _devices.settle(self._native)
             request.keep(result)
             return
         try:
@@ -560,11 +574,12 @@ class RdzvAgent(Agent):
 
     def get_metrics(self) -> dict[str, str]:
         traffic = self._native.traffic()
-        return {f"agent.{key}": str(value) for key, value in traffic.items() if key != "peers"}
+        return {f"agent.{key}": str(value) for key, value in traffic.items() if key not in ("peers", "devices")}
 
     def get_debug_info(self) -> dict[str, str]:
         traffic = self._native.traffic()
-        info = {f"agent.{key}": str(value) for key, value in traffic.items() if key != "peers"}
+        info = {f"agent.{key}": str(value) for key, value in traffic.items() if key not in ("peers", "devices")}
+        info.update((f"agent.{name}", value) for name, value in traffic["devices"])
         info["agent.thread_pool_size"] = str(self.options.num_worker_threads)
         for name, (transport, reason, _) in traffic["peers"].items():
             info[f"agent.transport.{name}"] = f"{transport}: {reason}"
@@ -616,6 +631,7 @@ def current() -> RdzvAgent:
 def install(agent: Agent | None) -> None:
     global _agent
     _agent = agent
+    _devices.agent = agent._native if isinstance(agent, RdzvAgent) else None
     if isinstance(agent, RdzvAgent):
         _values.policy = _values.Policy(agent.options.functions, agent.options.packages)
 
@@ -628,7 +644,7 @@ def _after_fork() -> None:
     # The parent owns the agent; the child may make another one.
     global _agent, _starting
     _left.append(_agent)
-    _agent = None
+    _agent = _devices.agent = None
     _starting = threading.Lock()
 
 

@@ -136,7 +136,7 @@ def _pickled(error: BaseException) -> bytes:
         if notes:
             # The traceback of this worker contains those of the workers that it called.
             error.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
-        pickled = pickle.dumps(error, protocol=5)
+        pickled = _values.dump_whole(error)
         pickle.loads(pickled)
     except Exception:  # noqa: BLE001, of a class of the user's
         return b""

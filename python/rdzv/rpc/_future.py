@@ -8,7 +8,7 @@ import threading
 from typing import Generic, TypeVar
 
 from rdzv._errors import Deadline, RpcError
-from rdzv.rpc import _serving, _values
+from rdzv.rpc import _devices, _serving, _values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Future(Generic[T]):
         self._asked = False
         self._callbacks: list[tuple[contextvars.Context, Callable[[Future[T]], object]]] = []
         self._waiters: list[threading.Lock] = []
+        # Ends of the work that creates the tensors of the value on devices.
+        self._marks: list[Any] = []
         # Attributes of a call.
         self._call: RpcFuture | None = None
         self._watched: Callable[[], None] | None = None
@@ -145,6 +147,8 @@ class Future(Generic[T]):
                 raise RuntimeError("the result is not available yet: call wait() first")
             self._settle()
         self._asked = True
+        for mark in self._marks:
+            _devices.framework.join(mark)
         if self._error is not None:
             try:
                 raise self._error
@@ -274,6 +278,9 @@ class Future(Generic[T]):
     def _set(self, value: Any, error: BaseException | None) -> None:
         if self._call is not None:
             raise RuntimeError("this future belongs to a call, which sets the result")
+        agent = _serving.agent.get()
+        if agent is not None:
+            self._marks = [_devices.framework.mark(index) for index in agent.devices]
         if not self._finish(value, error):
             raise RuntimeError("the future already has a result")
 
@@ -307,6 +314,8 @@ class Future(Generic[T]):
             try:
                 content = self._call.take()
                 value = None if content is None else _values.load(*content)
+                if content is not None and content[1]:
+                    self._marks = [_devices.framework.mark(index) for index in _devices.indices(content[1])]
             except BaseException as error:  # noqa: BLE001, it is the result
                 # A traceback with this frame would be a cycle.
                 self._finish_locked(None, error.with_traceback(None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from rdzv.rpc import _agent, _functions, _serving, _values
+from rdzv.rpc import _agent, _devices, _functions, _serving, _values
 from rdzv.rpc._agent import UNSET, WorkerInfo
 from rdzv.rpc._future import Future
 
@@ -44,7 +44,9 @@ class RRef(Generic[T]):
     _rdzv_reference: RpcReference
 
     def __init__(self, value: T, type_hint: type | None = None) -> None:
-        self._rdzv_reference = _agent.current()._native.own(value)
+        native = _agent.current()._native
+        _devices.settle(native)
+        self._rdzv_reference = native.own(value)
 
     @classmethod
     def _of(cls, native: RpcReference) -> RRef[Any]:
@@ -100,7 +102,7 @@ class RRef(Generic[T]):
         """
         limit = _agent._timeout(timeout)
         if self._rdzv_reference.is_owner:
-            return _serving.blocked(self._rdzv_reference.local_value, self._limit(limit))  # type: ignore[no-any-return]
+            return self._value(self._limit(limit))
         return self._fetch(timeout).wait()
 
     def _fetch(self, timeout: float = UNSET) -> Future[T]:
@@ -120,7 +122,12 @@ class RRef(Generic[T]):
         Raises:
             RpcError: this worker is not the owner.
         """
-        return _serving.blocked(self._rdzv_reference.local_value, self._limit(None))  # type: ignore[no-any-return]
+        return self._value(self._limit(None))
+
+    def _value(self, limit: float) -> T:
+        value = _serving.blocked(self._rdzv_reference.local_value, limit)
+        _devices.follow(_agent.current()._native)
+        return value  # type: ignore[no-any-return]
 
     def rpc_sync(self, timeout: float = UNSET) -> Any:
         """Returns a proxy whose methods run on the owner, and return results.

@@ -11,7 +11,8 @@ import sys
 import threading
 from importlib import import_module
 
-from rdzv._rdzv import TensorMemory, pickle_globals
+from rdzv._rdzv import DeviceTensor, TensorMemory, pickle_globals
+from rdzv.rpc import _devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ _reading = threading.local()
 
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, parts: list[Any], references: list[RpcReference]) -> None:
-        super().__init__(file, 5, buffer_callback=lambda buffer: parts.append(buffer.raw()))
+        super().__init__(file, 5, buffer_callback=lambda buffer: parts.append(_part(buffer.raw())))
         self._references = references
 
     def reducer_override(self, obj: Any) -> Any:
@@ -116,6 +117,32 @@ class _Pickler(pickle.Pickler):
                     obj = numpy.ascontiguousarray(obj)
                 return obj.__reduce_ex__(5)
         return NotImplemented
+
+
+def _part(view: memoryview) -> Any:
+    """Returns the memory of a tensor as such, because device maps apply to it."""
+    owner = view.obj
+    if type(owner) is _devices.Carrier:
+        return owner.native
+    return owner if type(owner) is TensorMemory else view
+
+
+class _Whole(pickle.Pickler):
+    """Pickler without memory beside the pickle; tensors arrive in host memory."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        tensor = getattr(torch, "Tensor", None)
+        if tensor is not None and isinstance(obj, tensor):
+            return _reduced_tensor(torch, obj if obj.device.type == "cpu" else obj.cpu())
+        return NotImplemented
+
+
+def dump_whole(obj: object) -> bytes:
+    """Returns a pickle that contains the memory of all tensors."""
+    file = io.BytesIO()
+    _Whole(file, 5).dump(obj)
+    return file.getvalue()
 
 
 # Most functions return None.
@@ -166,14 +193,15 @@ def _reference(number: int) -> Any:
 
 
 def _reduced_tensor(torch: Any, tensor: Any) -> Any:
-    if tensor.device.type != "cpu":
+    on_cpu = tensor.device.type == "cpu"
+    if not on_cpu and tensor.device.type != _devices.framework.type:
         raise ValueError(
-            f"rpc: a tensor is on {tensor.device}; this build of rdzv supports only CPU tensors. Send tensor.cpu()"
+            f"rpc: a tensor is on {tensor.device}; this build of rdzv supports CPU and CUDA tensors. Send tensor.cpu()"
         )
     cls = type(tensor)
     if cls is torch.nn.Parameter:
         return _parameter, (tensor.detach(), tensor.requires_grad)
-    if cls is not torch.Tensor or tensor.is_quantized:
+    if cls not in (torch.Tensor, _devices.framework.subclass) or tensor.is_quantized:
         return NotImplemented
     detached = tensor.detach()
     if tensor.layout is torch.sparse_coo:
@@ -200,7 +228,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
             # Gaps are not sent. The receiver makes them again unless they are large.
             strides = strides if _reach(tensor.shape, strides) <= _MOST_GAPS * tensor.numel() else None
             detached = detached.contiguous()
-    memory = pickle.PickleBuffer(TensorMemory(detached))
+    memory = pickle.PickleBuffer(TensorMemory(detached) if on_cpu else _devices.carrier(detached))
     return _tensor, (memory, str(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
 
@@ -221,6 +249,9 @@ def _tensor(
     torch = _torch()
 
     kind = _dtype(torch, dtype)
+    if type(memory) is DeviceTensor:
+        tensor = _on_device(torch, memory, kind, shape, strides)
+        return tensor.requires_grad_() if requires_grad else tensor
     view = memoryview(memory)
     count = view.nbytes // kind.itemsize
     if not count:
@@ -233,6 +264,15 @@ def _tensor(
         tensor = torch.frombuffer(view, dtype=kind)
         tensor = tensor.view(shape) if strides is None else _strided(torch, tensor, shape, strides)
     return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _on_device(
+    torch: Any, memory: DeviceTensor, kind: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> Any:
+    if not len(memory):
+        return _devices.framework.empty(shape, kind, memory.device)
+    tensor = _devices.framework.tensor(memory).view(kind)
+    return tensor.view(shape) if strides is None else _strided(torch, tensor, shape, strides)
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -248,7 +288,7 @@ def _strided(torch: Any, tensor: Any, shape: tuple[int, ...], strides: tuple[int
         return tensor.as_strided(shape, strides)
     if reach > _MOST_GAPS * count:
         raise pickle.UnpicklingError("the value has a tensor that is larger than its memory")
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor.view(shape))
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor.view(shape))
 
 
 def _parameter(data: Any, requires_grad: bool) -> Any:

@@ -25,7 +25,7 @@ from torch.distributed.rpc import api, backend_registry, internal
 from torch.nn.parallel import DistributedDataParallel
 
 import rdzv
-from rdzv.rpc import _agent, _functions, _serving, _values
+from rdzv.rpc import _agent, _devices, _functions, _serving, _values
 from rdzv.rpc._agent import RdzvAgent, RpcOptions
 from rdzv.rpc._errors import Refused
 from rdzv.rpc._future import Future
@@ -56,6 +56,8 @@ class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ign
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM.
         address (str | None): IP address at which other workers reach this host.
         lease (float | None): maximum silence of a member of a dynamic group, in seconds.
+        cuda_pool (int | None): maximum memory on each CUDA device for tensors on the way to workers on
+            this host, in bytes; 0: all tensors go through host memory.
         **torch_options (object): options of ``TensorPipeRpcBackendOptions``.
 
     Example:
@@ -71,10 +73,11 @@ class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ign
         tls: dict[str, str] | None = None,
         address: str | None = None,
         lease: float | None = None,
+        cuda_pool: int | None = None,
         **torch_options: Any,
     ) -> None:
         super().__init__(**torch_options)
-        self.rdzv = {"token": token, "tls": tls, "address": address, "lease": lease}
+        self.rdzv = {"token": token, "tls": tls, "address": address, "lease": lease, "cuda_pool": cuda_pool}
 
 
 class TorchAgent:
@@ -83,6 +86,7 @@ class TorchAgent:
     def __init__(self, inner: RdzvAgent, store: Any) -> None:
         self.inner, self.store = inner, store
         self.is_static_group = inner._native.is_static
+        self.device_maps: dict[str, dict[Any, Any]] = {}
 
     def get_worker_info(self, which: Any = None) -> Any:
         if isinstance(which, api.WorkerInfo):
@@ -111,8 +115,8 @@ class TorchAgent:
     def get_metrics(self) -> dict[str, str]:
         return self.inner.get_metrics()
 
-    def _get_device_map(self, _worker: Any) -> dict[Any, Any]:
-        return {}
+    def _get_device_map(self, worker: Any) -> dict[Any, Any]:
+        return self.device_maps.get(worker.name, {})
 
 
 _current: TorchAgent | None = None
@@ -134,6 +138,11 @@ def _limit(timeout: float) -> float:
     return timeout if timeout == UNSET or timeout > 0 else 1e-6
 
 
+def _text(error: rdzv.RpcError) -> str:
+    """Returns the text of an error, with the options of torch."""
+    return str(error).replace("`RpcOptions`", "`TensorPipeRpcBackendOptions`")
+
+
 def _error(error: BaseException, timeout: float) -> BaseException:
     """Returns a failure with the texts of torch."""
     if isinstance(error, rdzv.Deadline):
@@ -142,7 +151,9 @@ def _error(error: BaseException, timeout: float) -> BaseException:
             f"RPCErr:1:RPC ran for more than set timeout ({seconds * 1000:.0f} ms) and will now be marked with an error"
         )
         return RuntimeError(text)
-    if isinstance(error, rdzv.RpcError) or (isinstance(error, TypeError) and "cannot be sent" in str(error)):
+    if isinstance(error, rdzv.RpcError):
+        return RuntimeError(_text(error))
+    if isinstance(error, TypeError) and "cannot be sent" in str(error):
         return RuntimeError(str(error))
     return error
 
@@ -150,7 +161,7 @@ def _error(error: BaseException, timeout: float) -> BaseException:
 # References
 # --------------------------------------------------------------------------------------------------
 
-_local = threading.local()
+_thread = threading.local()
 _live: weakref.WeakSet[PyRRef] = weakref.WeakSet()
 
 
@@ -174,13 +185,22 @@ class _Kind(type(Generic)):  # type: ignore[misc]
         return super().__call__(*args, **kwargs)
 
 
+def _local(native: Any, limit: float) -> Any:
+    """Returns the value of a reference on its owner; current streams wait for it."""
+    value = _serving.blocked(native.local_value, limit)
+    _devices.follow(_ours().inner._native)
+    return value
+
+
 class PyRRef(metaclass=_Kind):
     """Reference with torch's interface."""
 
     _torch = _native_rref
 
     def __init__(self, value: Any, type_hint: Any = None) -> None:
-        self._rdzv_reference = _ours().inner._native.own(value)
+        native = _ours().inner._native
+        _devices.settle(native)
+        self._rdzv_reference = native.own(value)
         _live.add(self)
 
     @classmethod
@@ -217,7 +237,7 @@ class PyRRef(metaclass=_Kind):
         inner, limit = _ours().inner, _limit(timeout)
         try:
             if native.is_owner:
-                return _serving.blocked(native.local_value, inner._native.timeout if limit == UNSET else limit)
+                return _local(native, inner._native.timeout if limit == UNSET else limit)
             context = _autograd.current()
             if context is not None:
                 owner = native.owner[1]
@@ -238,7 +258,7 @@ class PyRRef(metaclass=_Kind):
             me = _ours().get_worker_info()
             raise RuntimeError(f"For {name}, can't call localValue() on user {me}. Call it on owner {self.owner()}")
         try:
-            return _serving.blocked(self._reference.local_value, _ours().inner._native.timeout)
+            return _local(self._reference, _ours().inner._native.timeout)
         except rdzv.RpcError as error:
             raise RuntimeError(str(error)) from None
 
@@ -294,17 +314,17 @@ class PyRRef(metaclass=_Kind):
 
     def _serialize(self) -> tuple[str, int]:
         """Puts the reference into a slot of the thread, for the next call."""
-        if not hasattr(_local, "sending"):
-            _local.sending, _local.number = {}, 0
-        _local.number += 1
-        _local.sending[_local.number] = self._used("Cannot call fork an UserRRef after deletion.")
-        return "rdzv", _local.number
+        if not hasattr(_thread, "sending"):
+            _thread.sending, _thread.number = {}, 0
+        _thread.number += 1
+        _thread.sending[_thread.number] = self._used("Cannot call fork an UserRRef after deletion.")
+        return "rdzv", _thread.number
 
     @staticmethod
     def _deserialize(data: Any) -> Any:
         if not (isinstance(data, tuple) and len(data) == 2 and data[0] == "rdzv"):
             return _native_rref._deserialize(data)
-        return PyRRef._of(_local.received[data[1]])
+        return PyRRef._of(_thread.received[data[1]])
 
     def __repr__(self) -> str:
         return repr(self._reference)
@@ -342,10 +362,10 @@ class _Carried:
 
 def _taken() -> tuple[list[int], list[_Carried]]:
     """Returns the references that torch's pickler found since the last call."""
-    sending = getattr(_local, "sending", None)
+    sending = getattr(_thread, "sending", None)
     if not sending:
         return [], []
-    _local.sending = {}
+    _thread.sending = {}
     return list(sending), [_Carried(native) for native in sending.values()]
 
 
@@ -353,12 +373,12 @@ def _deserialize(
     pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any], mark: _autograd.Mark | None = None
 ) -> Any:
     tensors = _autograd.received(mark, tensors)
-    before = getattr(_local, "received", None)
-    _local.received = {number: rref._rdzv_reference for number, rref in zip(numbers, carried)}
+    before = getattr(_thread, "received", None)
+    _thread.received = {number: rref._rdzv_reference for number, rref in zip(numbers, carried)}
     try:
         return internal._internal_rpc_pickler.deserialize(pickled, tensors)
     finally:
-        _local.received = before
+        _thread.received = before
 
 
 # Calls
@@ -507,7 +527,7 @@ _fetch._rdzv_async_execution = True  # type: ignore[attr-defined]
 
 
 def _backward_from(native: Any, context_id: int, retain_graph: bool) -> None:
-    root = _serving.blocked(native.local_value, _ours().inner._native.timeout)
+    root = _local(native, _ours().inner._native.timeout)
     if not isinstance(root, torch.Tensor):
         raise RuntimeError("RRef should contain a tensor for .backward()")
     if context_id == -1:
@@ -535,13 +555,23 @@ def _operate(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any]) -> Any:
     """Converts the future of a call to one of torch."""
-    other: Any = torch.futures.Future()
+    used = _ours().inner._native.devices
+    devices = _devices.framework.of_future(used) if used else None
+    other: Any = torch.futures.Future(devices=devices)
     context = _autograd.current()
     # Futures of torch wait outside Python.
     ended = _serving.pending()
 
     def end(done: Future[Any]) -> None:
         ended()
+        if not used:
+            deliver(done)
+            return
+        # The future records the end of the work of these streams.
+        with _devices.framework.streams(used):
+            deliver(done)
+
+    def deliver(done: Future[Any]) -> None:
         try:
             result = read(done.value())
         except BaseException as error:  # noqa: BLE001, it is the result
@@ -562,7 +592,7 @@ def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: C
     try:
         future = _ours().inner.call_async(to.id, function, args, None, _limit(timeout))
     except rdzv.RpcError as error:
-        raise RuntimeError(str(error)) from None
+        raise RuntimeError(_text(error)) from None
     return _torch_future(future, timeout, read)
 
 
@@ -720,7 +750,7 @@ def _remote(to: Any, function: Any, args: tuple[Any, ...], timeout: float) -> An
     try:
         made = _ours().inner.call_remote(to.id, function, args, None, _limit(timeout))
     except rdzv.RpcError as error:
-        raise RuntimeError(str(error)) from None
+        raise RuntimeError(_text(error)) from None
     return PyRRef._of(made)
 
 
@@ -884,7 +914,11 @@ def _construct(rpc_timeout: float, init_method: str, **kwargs: Any) -> RdzvRpcBa
 
 def _device_maps(options: Any) -> dict[str, dict[str, str]]:
     maps = options.device_maps or {}
-    return {to: {str(source): str(target) for source, target in one.items()} for to, one in maps.items()}
+    return {to: {_named(source): _named(target) for source, target in one.items()} for to, one in maps.items()}
+
+
+def _named(device: torch.device) -> str:
+    return f"cuda:{device.index}" if device.type == _devices.framework.type else str(device)
 
 
 def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_options: Any) -> TorchAgent:
@@ -896,7 +930,7 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
     if not isinstance(store, dist.Store):
         raise TypeError(f"`store` must be a c10d::Store. {store}")
     ours = {key: value for key, value in getattr(options, "rdzv", {}).items() if value is not None}
-    inner = RdzvAgent(
+    inner = _agent_of(
         name,
         rank,
         world_size or None,
@@ -906,7 +940,7 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
             rpc_timeout=math.inf if options.rpc_timeout == 0 else options.rpc_timeout,
             init_method=options.init_method,
             device_maps=_device_maps(options),
-            devices=[str(device) for device in options.devices or []],
+            devices=[_named(device) for device in options.devices or []],
             functions="any",
             **ours,
         ),
@@ -914,7 +948,19 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
     _agent.install(inner)
     _autograd.start(inner)
     _values.reference_class = PyRRef
-    return TorchAgent(inner, store)
+    agent = TorchAgent(inner, store)
+    agent.device_maps = dict(options.device_maps or {})
+    return agent
+
+
+def _agent_of(*arguments: Any) -> RdzvAgent:
+    try:
+        return RdzvAgent(*arguments)
+    except rdzv.RpcError as error:
+        if error.kind != "DeviceMap":
+            raise
+        # torch has this type for a wrong device map.
+        raise ValueError(str(error)) from None
 
 
 _install()

@@ -8,14 +8,15 @@ use super::tokens::{Tokens, texts, words};
 
 /// Files that may contain `unsafe`; a path that ends with a slash is a folder.
 ///
-/// Three tasks need it: the step between fork and exec, memory that another process writes, and
-/// memory that another library owns.
-const MAY_BE_UNSAFE: [&str; 6] = [
+/// Four tasks need it: the step between fork and exec, memory that another process writes, memory
+/// that another library owns, and the driver of CUDA devices.
+const MAY_BE_UNSAFE: [&str; 7] = [
     "crates/launch/agent/src/spawn/child.rs",
     "crates/launch/agent/src/spawn/clone.rs",
     "crates/python/src/memory.rs",
     "crates/calls/shm/src/",
     "crates/calls/rpc/src/dlpack/",
+    "crates/calls/cuda/src/library.rs",
     "crates/test-programs/src/dlpack_border.rs",
 ];
 
@@ -113,7 +114,7 @@ mod tests {
             all,
             [
                 "crates/store/driver/tests/a.rs:3: unsafe code belongs in crates/launch/agent/src/spawn/child.rs, \
-                 crates/launch/agent/src/spawn/clone.rs, crates/python/src/memory.rs, crates/calls/shm/src/, crates/calls/rpc/src/dlpack/, crates/test-programs/src/dlpack_border.rs"
+                 crates/launch/agent/src/spawn/clone.rs, crates/python/src/memory.rs, crates/calls/shm/src/, crates/calls/rpc/src/dlpack/, crates/calls/cuda/src/library.rs, crates/test-programs/src/dlpack_border.rs"
             ]
         );
         for (path, findings) in [

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rdzv_rpc::tensor::DataType;
+use rdzv_rpc::tensor::{DataType, Storage, TensorMeta};
 use rdzv_rpc::{Method, RRef, RpcError, Tensor, ValueMethod};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::device::DeviceTensor;
 use super::reference::{Kept, RpcReference};
-use crate::memory::{Received, shared_bytes};
+use crate::memory::{Received, TensorMemory, shared_bytes};
 
 /// Call of a Python function by its name.
 pub(super) const CALL: Method<Call, Reply> = Method::new("rdzv.python/call");
@@ -52,7 +53,7 @@ pub(super) struct Reply {
 }
 
 /// Content of a message for Python: pickle, memory, references.
-pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
+pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>, Vec<RpcReference>);
 
 impl Reply {
     /// Creates a message from Python objects.
@@ -67,9 +68,8 @@ impl Reply {
         let body = if bytes.len() <= LONGEST_BODY {
             Body::Here(Inline(Bytes::copy_from_slice(bytes)))
         } else {
-            Body::Beside(tensor(shared_bytes(body.as_any())?)?)
+            Body::Beside(tensor(Storage::unmapped(shared_bytes(body.as_any())?))?)
         };
-        let part = |part: &Bound<'_, PyAny>| tensor(shared_bytes(part)?);
         Ok(Self {
             body,
             parts: parts.iter().map(part).collect::<PyResult<_>>()?,
@@ -81,24 +81,41 @@ impl Reply {
     pub(super) fn into_content(self, py: Python<'_>) -> PyResult<Content<'_>> {
         let body = match self.body {
             Body::Here(Inline(bytes)) => PyBytes::new(py, &bytes).into_any(),
-            Body::Beside(tensor) => Bound::new(py, received(tensor)?)?.into_any(),
+            Body::Beside(tensor) => received(py, tensor)?,
         };
-        let parts = self.parts.into_iter().map(received);
+        let parts = self.parts.into_iter().map(|part| received(py, part));
         let references = self.references.into_iter().map(RpcReference::new);
         Ok((body, parts.collect::<PyResult<_>>()?, references.collect()))
     }
 }
 
-fn tensor(bytes: Bytes) -> PyResult<Tensor> {
-    let length = bytes.len();
-    Tensor::from_bytes(DataType::U8, [length], bytes).map_err(invalid)
+/// Returns a part of a message; device maps apply only to tensors.
+fn part(part: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    if let Ok(part) = part.cast::<DeviceTensor>() {
+        return part.get().tensor();
+    }
+    let bytes = shared_bytes(part)?;
+    tensor(if part.is_instance_of::<TensorMemory>() {
+        Storage::host(bytes)
+    } else {
+        Storage::unmapped(bytes)
+    })
 }
 
-fn received(tensor: Tensor) -> PyResult<Received> {
+fn tensor(storage: Storage) -> PyResult<Tensor> {
+    let meta = TensorMeta::contiguous(DataType::U8, vec![storage.len()]);
+    let tensor = meta.and_then(|meta| Tensor::new(storage, meta));
+    tensor.map_err(|error| invalid(error.into()))
+}
+
+fn received(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
+    if !tensor.device().is_cpu() {
+        return Ok(Bound::new(py, DeviceTensor::received(tensor))?.into_any());
+    }
     let range = tensor.meta().reach();
     let bytes = tensor.storage().bytes(range).map_err(invalid)?;
     drop(tensor);
-    Ok(Received::new(bytes))
+    Ok(Bound::new(py, Received::new(bytes))?.into_any())
 }
 
 fn invalid(error: RpcError) -> PyErr {

@@ -10,6 +10,7 @@
 //! | `message.rs` | messages |
 //! | `request.rs` | an arrived call |
 //! | `calls.rs` | arrived calls that wait for a thread |
+//! | `device.rs` | tensors on devices |
 //! | `future.rs` | a call of this worker |
 //! | `reference.rs` | references |
 //! | `queue.rs` | completed futures that wait for a thread |
@@ -17,6 +18,7 @@
 //! | `errors.rs` | failures as exceptions |
 
 mod calls;
+mod device;
 mod errors;
 mod future;
 mod message;
@@ -31,6 +33,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use rdzv_cuda::{Cuda, CudaLimits};
 use rdzv_rpc::options::Keywords;
 use rdzv_rpc::{
     Arena, CallContext, CallOptions, Destination, Methods, RemoteError, Responder, RpcAgent,
@@ -40,6 +43,7 @@ use rdzv_store::interruptible;
 use tokio::sync::oneshot;
 
 use self::calls::{Calls, Taken};
+use self::device::DeviceTensor;
 use self::errors::of_rpc;
 use self::future::{Pending, Room, RpcFuture};
 use self::message::{CALL, Call, Content, REMOTE, Reply, VALUE};
@@ -63,6 +67,7 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ArenaObject>()?;
     module.add_class::<ArenaBlock>()?;
     module.add_class::<TensorMemory>()?;
+    module.add_class::<DeviceTensor>()?;
     module.add_function(wrap_pyfunction!(pickle::pickle_globals, module)?)
 }
 
@@ -75,6 +80,7 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Agent, with the queues of its threads.
 struct Inner {
     agent: RpcAgent,
+    cuda: Cuda,
     jobs: Arc<Calls>,
     done: Arc<Queue<Py<PyAny>>>,
     room: Arc<Room>,
@@ -255,13 +261,21 @@ impl AgentObject {
         world_size: Option<u32>,
         store: Option<Object<'_>>,
         options: &str,
+        (devices, pool): (u32, usize),
     ) -> PyResult<Self> {
         let words: Keywords = serde_json::from_str(options)
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let options = RpcOptions::from_words(&words).map_err(|error| of_rpc(py, &error))?;
         let jobs = Arc::new(Calls::new(options.num_worker_threads as usize));
+        // The driver is loaded for the first tensor.
+        let limits = CudaLimits {
+            pool,
+            ..CudaLimits::default()
+        };
+        let cuda = Cuda::new(devices, limits);
         let mut builder = RpcAgent::builder(name)
             .world_size(world_size)
+            .device_backend(Arc::new(cuda.clone()))
             .methods(methods(&jobs))
             .options(options);
         if let Some(rank) = rank {
@@ -274,6 +288,7 @@ impl AgentObject {
         let agent = connected.map_err(|error| of_rpc(py, &error))?;
         let inner = Arc::new_cyclic(|inner| Inner {
             agent,
+            cuda,
             jobs,
             done: Arc::default(),
             room: Arc::default(),
@@ -420,6 +435,26 @@ impl AgentObject {
         Ok(RpcFuture::new(inner.pending(call)))
     }
 
+    /// Returns memory of another library on a device, for a message.
+    ///
+    /// The last argument is the handle of the stream that writes the memory.
+    fn device_tensor(
+        &self,
+        owner: Py<PyAny>,
+        memory: (u32, u64, usize),
+        stream: Option<u64>,
+    ) -> PyResult<DeviceTensor> {
+        let made = DeviceTensor::import(&self.0.get()?.cuda, memory, stream, owner);
+        made.map_err(|error| PyValueError::new_err(format!("rpc: {error}")))
+    }
+
+    /// Returns the indices of the devices that messages of this worker use.
+    #[getter]
+    fn devices(&self) -> PyResult<Vec<u32>> {
+        let devices = self.0.get()?.agent.devices();
+        Ok(devices.iter().filter_map(|device| device.index()).collect())
+    }
+
     /// Returns name and id of this worker.
     #[getter]
     fn me(&self) -> PyResult<(String, u32)> {
@@ -490,6 +525,7 @@ impl AgentObject {
             )?;
         }
         dict.set_item("peers", peers)?;
+        dict.set_item("devices", inner.agent.device_facts())?;
         Ok(dict)
     }
 

@@ -17,6 +17,7 @@ use crate::runtime::call::Destination;
 use crate::runtime::call::Timeout;
 use crate::runtime::core::{Core, RpcAgent, Setup};
 use crate::runtime::driver;
+use crate::runtime::introduction;
 use crate::transport::Listener;
 use crate::wire::link::Endpoint;
 
@@ -70,13 +71,15 @@ impl RpcAgent {
     ) -> Result<Self, RpcError> {
         let failed = RpcError::internal("cannot start the agent");
         let me = Holder::new(setup.me.id, setup.incarnation);
-        let own = rref::offered().into_iter().chain([leader::offered()]);
+        let own = rref::offered().into_iter();
+        let own = own.chain([leader::offered(), introduction::offered()]);
         let methods = own.fold(methods, |methods, (name, handler)| {
             methods.offer(name, handler)
         });
         let (functions, keeps) = methods.split();
         let references = Register::new(me, setup.references, keeps);
         let core = Core::new(setup, functions, Box::new(references)).map_err(&failed)?;
+        let _ = core.introduce.set(introduction::introduce);
         knowing(&core);
         let reception = Reception::new(&core, listener).map_err(&failed)?;
         let driver = driver::start(Arc::clone(&core), reception).map_err(&failed)?;
@@ -114,6 +117,11 @@ impl RpcAgent {
     /// Returns the worker that this agent represents.
     pub fn me(&self) -> &WorkerInfo {
         &self.core().me
+    }
+
+    /// Returns names and values that describe the device memory of this worker.
+    pub fn device_facts(&self) -> Vec<(String, String)> {
+        self.core().backend.facts()
     }
 
     /// `true` if the group is static, so that all workers are known from the start.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rdzv_rpc_proto::device::Device;
+use rdzv_rpc_proto::rref::Member;
 
 use crate::RpcError;
 
@@ -17,6 +18,13 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
 
     /// Returns the size in bytes.
     fn len(&self) -> usize;
+
+    /// Returns the address on the device, for other libraries of this process.
+    ///
+    /// `None` if the memory has no address.
+    fn address(&self) -> Option<u64> {
+        None
+    }
 
     /// `true` if the memory has a length of 0 bytes.
     fn is_empty(&self) -> bool {
@@ -75,4 +83,76 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the device does
     /// not exist.
     fn event(&self, device: Device) -> Result<Arc<dyn DeviceEvent>, RpcError>;
+
+    /// Returns the part of the backend that lends memory to processes on this host.
+    ///
+    /// `None` if all tensors go through host memory.
+    fn lender(&self) -> Option<&dyn DeviceLender> {
+        None
+    }
+
+    /// Returns names and values that describe the state, for debugging.
+    fn facts(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+/// Way in which a message carries device memory.
+#[derive(Debug)]
+pub enum Loan {
+    /// Through host memory, with [`DeviceBackend::copy_out`].
+    Copied,
+    /// Through host memory, until the peer has met this card.
+    Unmet(Bytes),
+    /// As this description, which [`DeviceLender::borrow`] reads.
+    ///
+    /// The bytes are in an [`Arena`](crate::Arena). The memory is lent until they are free.
+    Described(Bytes),
+}
+
+/// Lender and borrower of device memory between processes on one host.
+///
+/// A process introduces its memory with a *card* before it lends a part of the memory. The peer
+/// reports whether it can use the memory, because a container or a driver may prevent that.
+pub trait DeviceLender {
+    /// Lends a range of device memory to the device `target` of a peer.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error if the memory cannot be read.
+    fn lend(
+        &self,
+        from: &Arc<dyn DeviceMemory>,
+        range: Range<usize>,
+        to: Member,
+        target: Device,
+    ) -> Result<Loan, RpcError>;
+
+    /// Starts a copy of memory that a peer has lent, to new memory on a device.
+    ///
+    /// The backend keeps the description until the copy is done.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error if the description is invalid, or the copy cannot be started.
+    fn borrow(
+        &self,
+        described: &Bytes,
+        len: usize,
+        device: Device,
+        from: Member,
+    ) -> Result<(Arc<dyn DeviceMemory>, Arc<dyn DeviceEvent>), RpcError>;
+
+    /// Opens the memory of a peer.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why this process cannot use the memory.
+    fn meet(&self, card: &Bytes, from: Member) -> Result<(), String>;
+
+    /// Handles the answer of a peer to a card.
+    fn met(&self, card: &Bytes, to: Member, answer: Result<(), String>);
+
+    /// Handles the end of a connection to a peer, which may be dead.
+    fn lost(&self, peer: Member);
 }

@@ -65,31 +65,46 @@ impl<M: ManagedTensorBase> AsRef<[u8]> for Foreign<M> {
 impl Tensor {
     /// Exports this tensor to another library, as [`Versioned`] or [`Legacy`].
     ///
-    /// The export shares the memory. The other library must not write to it, because other views
-    /// and messages use the same memory.
+    /// The export shares the memory. The other library must not write to host memory, because other
+    /// views and messages use the same memory. The content of device memory may not be complete:
+    /// the caller makes the stream of the other library wait for it.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is not
-    /// on the CPU.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is on a
+    /// device whose memory has no address.
     pub fn to_dlpack<M: ManagedTensorBase>(&self) -> Result<Managed<M>, RpcError> {
+        if let (Some(memory), Some(index)) = (self.storage().memory(), self.device().index()) {
+            let address = memory.address().ok_or_else(|| {
+                let device = self.device();
+                refused(format!(
+                    "a tensor on {device} must be copied to the CPU before it is exported"
+                ))
+            })?;
+            let first = std::ptr::without_provenance(address as usize + self.meta().offset());
+            let device = DLDevice {
+                device_type: DLDeviceType::CUDA,
+                device_id: index as i32,
+            };
+            return self.described(first, device, DlpackFlags::empty());
+        }
         let Some(bytes) = self
             .storage()
             .host_bytes()
             .filter(|_| !self.meta().is_empty())
         else {
-            if !self.device().is_cpu() {
-                return Err(refused(format!(
-                    "a tensor on {} must be copied to the CPU before it is exported",
-                    self.device()
-                )));
-            }
-            return self.described(std::ptr::null());
+            return self.described(std::ptr::null(), DLDevice::CPU, DlpackFlags::READ_ONLY);
         };
-        self.described(bytes[self.meta().offset()..].as_ptr())
+        let first = bytes[self.meta().offset()..].as_ptr();
+        self.described(first, DLDevice::CPU, DlpackFlags::READ_ONLY)
     }
 
-    fn described<M: ManagedTensorBase>(&self, first: *const u8) -> Result<Managed<M>, RpcError> {
+    fn described<M: ManagedTensorBase>(
+        &self,
+        first: *const u8,
+        device: DLDevice,
+        flags: DlpackFlags,
+    ) -> Result<Managed<M>, RpcError> {
         let (shape, strides) = (self.shape().to_vec(), self.strides().to_vec());
         let prepared = Dynamic::new(shape, strides)
             .prepare_as::<M>()
@@ -101,14 +116,14 @@ impl Tensor {
         let mut exported = prepared.initialize(Box::new(self.clone()));
         exported
             .set_data(first.cast_mut().cast())
-            .set_device(DLDevice::CPU)
+            .set_device(device)
             .set_dtype(*data_type)
-            .set_flags(DlpackFlags::READ_ONLY)
+            .set_flags(flags)
             .map_err(|error| refused(error.to_string()))?;
         // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are
         // copies within the allocation and, like those of every tensor, stay within the storage
-        // from `first` on; a tensor without elements has no pointer. The flag says that the memory
-        // is shared and must not change.
+        // from `first` on; a tensor without elements has no pointer. The flag says that host memory
+        // is shared and must not change. A device address is valid as long as the clone.
         Ok(unsafe { exported.finish() })
     }
 

@@ -30,8 +30,8 @@ impl From<DeviceFault> for RpcError {
         if let Some(node) = error.without_devices() {
             // On a host with accelerators, the user would not understand the number 0.
             text = format!(
-                "{text}\n{node} counts no accelerators, because it has no device backend: call \
-                 `RpcAgentBuilder::device_backend`; rdzv contains no backend for CUDA"
+                "{text}\n{node} counts no accelerators: it finds none, or has no device backend\nhelp: \
+                 check CUDA_VISIBLE_DEVICES on {node}; in Rust, call `RpcAgentBuilder::device_backend`"
             );
         }
         Self::new(RpcErrorKind::DeviceMap, text)

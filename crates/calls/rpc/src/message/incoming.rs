@@ -4,12 +4,13 @@ use std::any::type_name;
 
 use bytes::Bytes;
 use rdzv_rpc_proto::device::Device;
+use rdzv_rpc_proto::rref::Member;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::context::{self, Arrived};
 use super::reader::Reader;
-use super::table::{Entry, Table};
+use super::table::{Entry, LoanPart, Table};
 use super::{Incoming, refused};
 use crate::tensor::{Storage, Tensor, put};
 use crate::{Payload, RpcError};
@@ -42,11 +43,11 @@ pub fn decode<T: DeserializeOwned>(
     };
     let (value, table) = rest.split_at(value_len);
     let arrived = if table.is_empty() {
-        parts_match(&[], &payload.parts).map_err(what)?;
+        parts_match(&[], &[], &payload.parts).map_err(what)?;
         Arrived::default()
     } else {
         let table: Table = read(table).map_err(what)?;
-        let devices = parts_match(&table.tensors, &payload.parts).map_err(what)?;
+        let devices = parts_match(&table.tensors, &table.loans, &payload.parts).map_err(what)?;
         arrive(table, &devices, &payload.parts, incoming)?
     };
     context::taking(arrived, || read(value)).map_err(what)
@@ -65,7 +66,18 @@ fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
 /// Checks that tensors and parts match; returns the device of each part.
 ///
 /// Called before the tensors are created.
-fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String> {
+fn parts_match(
+    tensors: &[Entry],
+    loans: &[LoanPart],
+    parts: &[Bytes],
+) -> Result<Vec<Device>, String> {
+    let mut lens: Vec<usize> = parts.iter().map(Bytes::len).collect();
+    for one in loans {
+        let len = lens
+            .get_mut(one.part as usize)
+            .ok_or_else(|| format!("part {} is lent, but there is no such part", one.part))?;
+        *len = usize::try_from(one.len).map_err(|error| error.to_string())?;
+    }
     let mut devices: Vec<Option<Device>> = vec![None; parts.len()];
     for (number, entry) in tensors.iter().enumerate() {
         let Some(part) = entry.part.checked_sub(1) else {
@@ -75,10 +87,10 @@ fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String
             return Err(format!("tensor {number} has elements but no part"));
         };
         let count = parts.len();
-        let Some(bytes) = parts.get(part as usize) else {
+        let Some(len) = lens.get(part as usize) else {
             return Err(format!("tensor {number} is in part {part} of {count}"));
         };
-        if let Err(error) = entry.meta.fits(bytes.len()) {
+        if let Err(error) = entry.meta.fits(*len) {
             return Err(format!("tensor {number} in part {part}: {error}"));
         }
         let device = devices[part as usize].get_or_insert(entry.device);
@@ -102,8 +114,8 @@ fn arrive(
     incoming: &mut Incoming<'_>,
 ) -> Result<Arrived, RpcError> {
     let source = incoming.source;
-    let storages =
-        put(incoming.backend, devices, parts).map_err(|error| error.with_worker(source.clone()))?;
+    let storages = stored(&table.loans, devices, parts, incoming)
+        .map_err(|error| error.with_worker(source.clone()))?;
     let mut arrived = Arrived::default();
     for entry in table.tensors {
         let storage = match entry.part.checked_sub(1) {
@@ -123,4 +135,38 @@ fn arrive(
         arrived.references.push(adopt.adopt(fork)?);
     }
     Ok(arrived)
+}
+
+/// Returns one storage per part, borrowed from the sender or copied.
+fn stored(
+    loans: &[LoanPart],
+    devices: &[Device],
+    parts: &[Bytes],
+    incoming: &Incoming<'_>,
+) -> Result<Vec<Storage>, RpcError> {
+    let backend = incoming.backend;
+    if loans.is_empty() {
+        return put(backend, devices, parts);
+    }
+    let lender = backend
+        .lender()
+        .ok_or_else(|| refused("the message lends device memory, which this worker cannot use"))?;
+    let from = Member::new(incoming.source.id, incoming.incarnation);
+    let mut borrowed = std::collections::BTreeMap::new();
+    for one in loans {
+        let (part, len) = (one.part as usize, one.len as usize);
+        let (memory, filled) = lender.borrow(&parts[part], len, devices[part], from)?;
+        let storage = Storage::device(memory, std::sync::Arc::clone(backend), filled);
+        borrowed.insert(part, storage);
+    }
+    // The descriptions stay in host memory.
+    let mut targets = devices.to_vec();
+    for part in borrowed.keys() {
+        targets[*part] = Device::CPU;
+    }
+    let mut storages = put(backend, &targets, parts)?;
+    for (part, storage) in borrowed {
+        storages[part] = storage;
+    }
+    Ok(storages)
 }

@@ -36,7 +36,7 @@ mod writer;
 pub use context::LocalReference;
 pub use incoming::decode;
 pub use outgoing::encode;
-pub use peer::{Direction, Incoming, Outgoing};
+pub use peer::{Direction, Incoming, Lending, Outgoing};
 pub use references::{AdoptReferences, ForkReferences, deserialize_reference, serialize_reference};
 
 use crate::{RpcError, RpcErrorKind};

@@ -3,14 +3,16 @@
 use std::any::type_name;
 
 use bytes::Bytes;
-use rdzv_rpc_proto::tensor::{Content, View, plan};
+use rdzv_rpc_proto::device::Device;
+use rdzv_rpc_proto::tensor::{Content, Part, Placement, View, plan};
 use serde::Serialize;
 
 use super::context::{self, Given};
-use super::table::{Entry, Table};
+use super::table::{Entry, LoanPart, Table};
 use super::target::target;
 use super::writer::Writer;
 use super::{Outgoing, PART_LIMIT, refused};
+use crate::device::Loan;
 use crate::tensor::{Storage, Tensor};
 use crate::{Payload, RpcError};
 
@@ -57,7 +59,12 @@ fn table_of<T: ?Sized>(
     let devices = given
         .tensors
         .iter()
-        .map(|tensor| target(tensor.device(), outgoing))
+        .map(|tensor| {
+            if tensor.storage().is_unmapped() {
+                return Ok(Device::CPU);
+            }
+            target(tensor.device(), outgoing)
+        })
         .collect::<Result<Vec<_>, _>>()?;
 
     let storages = Storages::of(&given.tensors);
@@ -79,7 +86,17 @@ fn table_of<T: ?Sized>(
             planned.parts.len(),
         )));
     }
-    for part in &planned.parts {
+    let targets = part_targets(&planned.placements, &devices, planned.parts.len());
+    for (part, target) in planned.parts.iter().zip(targets) {
+        let storage = storages.distinct[part.storage];
+        if let Some(described) = loaned(part, storage, target, outgoing)? {
+            table.loans.push(LoanPart {
+                part: u32::try_from(parts.len()).expect("less than the limit of parts"),
+                len: part.len() as u64,
+            });
+            parts.push(described);
+            continue;
+        }
         let reach = storages.distinct[part.storage].bytes(part.reach())?;
         parts.push(match part.content {
             Content::Slice(_) => reach,
@@ -138,4 +155,41 @@ impl<'a> Storages<'a> {
         }
         found
     }
+}
+
+/// Returns the device on which the receiver puts each part.
+fn part_targets(placements: &[Placement], devices: &[Device], parts: usize) -> Vec<Device> {
+    let mut targets = vec![Device::CPU; parts];
+    for (placement, device) in placements.iter().zip(devices) {
+        if let Some(part) = placement.part {
+            targets[part] = *device;
+        }
+    }
+    targets
+}
+
+/// Returns the description of a part that is lent on its device.
+fn loaned(
+    part: &Part,
+    storage: &Storage,
+    target: Device,
+    outgoing: &mut Outgoing<'_>,
+) -> Result<Option<Bytes>, RpcError> {
+    let (Some(lending), Some(memory)) = (&mut outgoing.lending, storage.memory()) else {
+        return Ok(None);
+    };
+    if target.is_cpu() || !matches!(part.content, Content::Slice(_)) {
+        return Ok(None);
+    }
+    let loan = lending
+        .lender
+        .lend(memory, part.reach(), lending.to, target)?;
+    Ok(match loan {
+        Loan::Copied => None,
+        Loan::Unmet(card) => {
+            lending.cards.push(card);
+            None
+        }
+        Loan::Described(described) => Some(described),
+    })
 }

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rdzv_rpc_proto::device::{Device, DeviceMap};
+use rdzv_rpc_proto::rref::Member;
 use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::{AdoptReferences, ForkReferences};
-use crate::device::DeviceBackend;
+use crate::device::{DeviceBackend, DeviceLender};
 
 /// Direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,17 @@ pub struct Outgoing<'a> {
     pub(super) device_map: Option<&'a DeviceMap>,
     pub(super) devices: Option<&'a [Device]>,
     pub(super) references: Option<&'a mut dyn ForkReferences>,
+    pub(super) lending: Option<Lending<'a>>,
+}
+
+/// Loan of device memory to a process on this host.
+pub struct Lending<'a> {
+    /// Lender of the memory.
+    pub lender: &'a dyn DeviceLender,
+    /// Process at the destination.
+    pub to: Member,
+    /// Cards that the process must meet before the next loan.
+    pub cards: &'a mut Vec<Bytes>,
 }
 
 impl<'a> Outgoing<'a> {
@@ -42,6 +55,7 @@ impl<'a> Outgoing<'a> {
             device_map: None,
             devices: None,
             references: None,
+            lending: None,
         }
     }
 
@@ -72,6 +86,13 @@ impl<'a> Outgoing<'a> {
         self
     }
 
+    /// Sets the lender of device memory, for a destination on this host.
+    #[must_use]
+    pub fn with_lending(mut self, lending: Option<Lending<'a>>) -> Self {
+        self.lending = lending;
+        self
+    }
+
     /// Sets the code that forks remote references.
     ///
     /// Without this code, a message with references is rejected.
@@ -97,6 +118,7 @@ impl fmt::Debug for Outgoing<'_> {
 pub struct Incoming<'a> {
     pub(super) source: &'a WorkerInfo,
     pub(super) backend: &'a Arc<dyn DeviceBackend>,
+    pub(super) incarnation: u64,
     pub(super) references: Option<&'a mut dyn AdoptReferences>,
 }
 
@@ -106,8 +128,16 @@ impl<'a> Incoming<'a> {
         Self {
             source,
             backend,
+            incarnation: 0,
             references: None,
         }
+    }
+
+    /// Sets the incarnation of the source, which may have lent device memory.
+    #[must_use]
+    pub fn of_incarnation(mut self, incarnation: u64) -> Self {
+        self.incarnation = incarnation;
+        self
     }
 
     /// Sets the code that adopts remote references.

@@ -11,6 +11,8 @@ pub(super) struct Table {
     pub(super) tensors: Vec<Entry>,
     /// Forks that were created for the receiver.
     pub(super) references: Vec<Vec<u8>>,
+    /// Parts that describe device memory of the sender, in order.
+    pub(super) loans: Vec<LoanPart>,
 }
 
 /// Description of one tensor in a message.
@@ -22,4 +24,13 @@ pub(super) struct Entry {
     pub(super) device: Device,
     /// Type, shape and location of the tensor in its part.
     pub(super) meta: TensorMeta,
+}
+
+/// Part that is a description of device memory, in place of the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LoanPart {
+    /// Index of the part.
+    pub(super) part: u32,
+    /// Number of bytes on the device.
+    pub(super) len: u64,
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::RpcError;
 use crate::message::{
-    AdoptReferences, ForkReferences, Incoming, LocalReference, Outgoing, decode, encode,
+    AdoptReferences, ForkReferences, Incoming, Lending, LocalReference, Outgoing, decode, encode,
 };
 use crate::payload::Payload;
 use crate::runtime::core::CallContext;
@@ -30,11 +30,34 @@ pub(crate) fn encode_argument<T: Serialize + ?Sized>(
         .as_ref()
         .and_then(|view| view.device_map(&to.info.name));
     let mut forking = Forking::new(core, to.holder());
+    let mut cards = Vec::new();
     let mut outgoing = Outgoing::request(&to.info)
         .with_device_map(map)
+        .with_lending(map.and_then(|_| lending(core, to, &mut cards)))
         .with_references(&mut forking);
     let payload = encode(argument, &mut outgoing)?;
+    introduce(core, to, cards);
     Ok((payload, forking.into_forks()))
+}
+
+/// Returns the lender of device memory to a member on this host.
+fn lending<'a>(
+    core: &'a Core,
+    to: &Member,
+    cards: &'a mut Vec<bytes::Bytes>,
+) -> Option<Lending<'a>> {
+    let lender = core.backend.lender()?;
+    core.is_here(to).then_some(Lending {
+        lender,
+        to: to.holder(),
+        cards,
+    })
+}
+
+fn introduce(core: &Arc<Core>, to: &Member, cards: Vec<bytes::Bytes>) {
+    if let Some(introduce) = core.introduce.get().filter(|_| !cards.is_empty()) {
+        introduce(core, to, cards);
+    }
 }
 
 /// Decodes the argument of an incoming call.
@@ -45,7 +68,9 @@ pub(crate) fn decode_argument<T: DeserializeOwned>(
 ) -> Result<(T, Arrived), RpcError> {
     let core = context.agent.core();
     let mut adopting = Adopting::new(core, &context.caller);
-    let mut incoming = Incoming::new(&context.caller, &core.backend).with_references(&mut adopting);
+    let mut incoming = Incoming::new(&context.caller, &core.backend)
+        .of_incarnation(context.caller_incarnation)
+        .with_references(&mut adopting);
     let argument = decode(payload, &mut incoming)?;
     Ok((argument, adopting.arrived()))
 }
@@ -59,13 +84,24 @@ pub(crate) fn encode_output<T: Serialize + ?Sized>(
     let to = &context.caller;
     let mut forking = Forking::new(core, context.holder());
     let view = core.view();
+    let members = core.members();
+    let caller = members
+        .get(&to.id)
+        .filter(|member| member.incarnation == context.caller_incarnation);
+    let mut cards = Vec::new();
     let mut outgoing = Outgoing::response(to).with_references(&mut forking);
     if let Some(view) = &view {
+        let map = view.reverse_map(&to.name);
+        let caller = map.and(caller);
         outgoing = outgoing
-            .with_device_map(view.reverse_map(&to.name))
-            .with_devices(view.devices());
+            .with_device_map(map)
+            .with_devices(view.devices())
+            .with_lending(caller.and_then(|caller| lending(core, caller, &mut cards)));
     }
     let payload = encode(output, &mut outgoing)?;
+    if let Some(caller) = caller {
+        introduce(core, caller, cards);
+    }
     forking.into_forks();
     Ok(payload)
 }
@@ -77,7 +113,10 @@ pub(crate) fn decode_output<T: DeserializeOwned>(
     payload: &Payload,
 ) -> Result<T, RpcError> {
     let mut adopting = Adopting::new(core, from);
-    let mut incoming = Incoming::new(from, &core.backend).with_references(&mut adopting);
+    let incarnation = core.members().get(&from.id).map(|from| from.incarnation);
+    let mut incoming = Incoming::new(from, &core.backend)
+        .of_incarnation(incarnation.unwrap_or_default())
+        .with_references(&mut adopting);
     decode(payload, &mut incoming)
 }
 

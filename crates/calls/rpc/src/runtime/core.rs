@@ -36,7 +36,7 @@ use crate::error::RpcError;
 use crate::group::Group;
 use crate::message::LocalReference;
 use crate::runtime::gathers::Gathers;
-use crate::runtime::member::Members;
+use crate::runtime::member::{Member, Members};
 use crate::runtime::peers::Peers;
 use crate::service::cancellation::Cancellation;
 use crate::service::code_kind::{CodeKind, inside};
@@ -268,6 +268,8 @@ pub(crate) struct Core {
     pub(crate) ending: LimitedMutex<()>,
     /// Function to call after the agent was stopped through a handle.
     pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
+    /// Function that shows cards of device memory to a worker.
+    pub(crate) introduce: OnceLock<fn(&Arc<Self>, &Member, Vec<Bytes>)>,
     /// Next deadline of the driver, in nanoseconds of the agent's clock.
     wake_at: AtomicU64,
     /// Next check of the other hosts, in the same unit.
@@ -323,6 +325,7 @@ impl Core {
             next_call: AtomicU64::new(1),
             ending: LimitedMutex::default(),
             on_stop: OnceLock::new(),
+            introduce: OnceLock::new(),
             wake_at: AtomicU64::new(u64::MAX),
             check_hosts_at: AtomicU64::new(u64::MAX),
         }))
@@ -347,6 +350,11 @@ impl Core {
     pub(crate) fn local_process(&self, peer: &Hello, process: Option<Peer>) -> Option<Peer> {
         let same_host = !self.host.is_empty() && self.host == peer.host;
         process.filter(|_| same_host && self.transports.read_memory)
+    }
+
+    /// `true` if a member is on this host.
+    pub(crate) fn is_here(&self, member: &Member) -> bool {
+        member.peer_address.is_on(&self.host)
     }
 
     pub(crate) fn members(&self) -> Arc<Members> {

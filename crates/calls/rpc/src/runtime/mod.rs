@@ -23,6 +23,7 @@
 //! | [`server`] | the answering side of a connection: requests, their limits, replies |
 //! | [`placement`] | the processor that the driver runs on |
 //! | [`call`], [`future`] | calls of this worker, and their results |
+//! | [`introduction`] | device memory that this worker may lend to others on its host |
 //! | [`codec`], [`method`], [`run`] | values as messages; typed names; one run of a function |
 
 pub(crate) mod accept;
@@ -33,6 +34,7 @@ pub(crate) mod core;
 pub(crate) mod driver;
 pub(crate) mod future;
 pub(crate) mod gathers;
+pub(crate) mod introduction;
 pub(crate) mod member;
 pub(crate) mod method;
 pub(crate) mod peers;

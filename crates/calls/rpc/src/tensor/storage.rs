@@ -18,6 +18,8 @@ pub struct Storage(Arc<Memory>);
 
 enum Memory {
     Host(Bytes),
+    /// Host memory that no device map applies to.
+    Unmapped(Bytes),
     /// No memory, on this device.
     Nothing(Device),
     Device {
@@ -32,6 +34,11 @@ impl Storage {
     /// Creates a storage from host memory.
     pub fn host(bytes: Bytes) -> Self {
         Self(Arc::new(Memory::Host(bytes)))
+    }
+
+    /// Creates a storage from host memory to which no device map applies.
+    pub fn unmapped(bytes: Bytes) -> Self {
+        Self(Arc::new(Memory::Unmapped(bytes)))
     }
 
     /// Creates a storage from device memory that is complete at the event `filled`.
@@ -55,7 +62,7 @@ impl Storage {
     /// Returns the device that holds the storage.
     pub fn location(&self) -> Device {
         match &*self.0 {
-            Memory::Host(_) => Device::CPU,
+            Memory::Host(_) | Memory::Unmapped(_) => Device::CPU,
             Memory::Nothing(device) => *device,
             Memory::Device { memory, .. } => memory.device(),
         }
@@ -64,7 +71,7 @@ impl Storage {
     /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         match &*self.0 {
-            Memory::Host(bytes) => bytes.len(),
+            Memory::Host(bytes) | Memory::Unmapped(bytes) => bytes.len(),
             Memory::Nothing(_) => 0,
             Memory::Device { memory, .. } => memory.len(),
         }
@@ -83,7 +90,7 @@ impl Storage {
     /// Returns the bytes if they are in host memory.
     pub fn host_bytes(&self) -> Option<&Bytes> {
         match &*self.0 {
-            Memory::Host(bytes) => Some(bytes),
+            Memory::Host(bytes) | Memory::Unmapped(bytes) => Some(bytes),
             _ => None,
         }
     }
@@ -103,6 +110,19 @@ impl Storage {
         }
     }
 
+    /// Returns the device memory, into which copies may still be in progress.
+    pub fn memory(&self) -> Option<&Arc<dyn DeviceMemory>> {
+        match &*self.0 {
+            Memory::Device { memory, .. } => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// `true` if no device map applies to the storage.
+    pub(crate) fn is_unmapped(&self) -> bool {
+        matches!(&*self.0, Memory::Unmapped(_))
+    }
+
     /// Returns bytes in host memory: shared if already there, copied otherwise.
     ///
     /// # Errors
@@ -114,7 +134,7 @@ impl Storage {
     /// Panics if the range exceeds the storage.
     pub fn bytes(&self, range: Range<usize>) -> Result<Bytes, RpcError> {
         match &*self.0 {
-            Memory::Host(bytes) => Ok(bytes.slice(range)),
+            Memory::Host(bytes) | Memory::Unmapped(bytes) => Ok(bytes.slice(range)),
             Memory::Nothing(_) => Ok(Bytes::new().slice(range)),
             Memory::Device {
                 memory,

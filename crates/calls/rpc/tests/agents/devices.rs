@@ -132,7 +132,8 @@ fn without_a_device_backend_a_map_is_refused_and_the_error_says_why() {
     let builder = RpcAgent::builder("w0").rank(0).world_size(1).store(store());
     let error = builder.options(options).connect().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::DeviceMap);
-    let text = "device count = 0\nw0 counts no accelerators, because it has no device backend";
+    let text =
+        "device count = 0\nw0 counts no accelerators: it finds none, or has no device backend";
     assert!(error.message.contains(text), "{error}");
     assert!(
         error.message.contains("RpcAgentBuilder::device_backend"),

@@ -22,6 +22,11 @@ pub struct Block {
 }
 
 impl Block {
+    /// Returns the offset of the block in its arena.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
     /// Converts the block to bytes, which never change.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)

@@ -52,6 +52,9 @@ impl Core {
         if let Some(caller) = caller {
             let unreachable = Input::Unreachable(caller.holder());
             self.references.handle(self, unreachable);
+            if let Some(lender) = self.backend.lender() {
+                lender.lost(caller.holder());
+            }
             if error.kind == RpcErrorKind::PeerLost {
                 self.gathers
                     .disconnected(&caller.worker, caller.incarnation);
@@ -93,6 +96,9 @@ impl Core {
         if let Some(member) = self.members().get(&id) {
             let unreachable = Input::Unreachable(member.holder());
             self.references.handle(self, unreachable);
+            if let Some(lender) = self.backend.lender() {
+                lender.lost(member.holder());
+            }
         }
     }
 }

@@ -1,0 +1,5 @@
+//! Tests with a driver that runs late, and that finds each wrong use of memory.
+
+mod fake;
+mod faults;
+mod histories;
