@@ -134,7 +134,10 @@ fn a_second_node_0_elsewhere_is_found_out() {
 #[test]
 fn a_host_whose_rank_is_taken_lets_the_other_node_read_why() {
     let port = free_port();
-    let options = || TcpStoreOptions::new("127.0.0.1", port);
+    let options = || TcpStoreOptions {
+        timeout: LONG,
+        ..TcpStoreOptions::new("127.0.0.1", port)
+    };
     thread::scope(|scope| {
         let host = scope.spawn(|| node(port, 0, 2, LONG).join().unwrap_err().to_string());
         let other = TcpStore::connect(options()).unwrap();
