@@ -87,7 +87,7 @@ impl Socket {
         sockopt::set_tcp_nodelay(&socket, true)?;
         let refused = match rustix::net::connect(&socket, &endpoint.address) {
             Ok(()) | Err(Errno::INPROGRESS) => None,
-            Err(error) => Some(error.into()),
+            Err(error) => Some(rdzv_store::connect_error(error.into())),
         };
         Ok((Self::new(socket, false), refused))
     }

@@ -34,6 +34,11 @@ const ADVICE: &[(&[&str], &str)] = &[
          another port (--master-port, --rdzv-endpoint; on one node, port 0 selects a free one)",
     ),
     (
+        &["cannot assign requested address"],
+        "connect to an address that an interface of this host can reach; if no local port is \
+         free, widen net.ipv4.ip_local_port_range, or end processes with many connections",
+    ),
+    (
         &[
             "watchdog caught collective operation timeout",
             "collective operation timeout",
@@ -266,6 +271,11 @@ mod tests {
                 exception("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
                 1,
                 "expandable_segments",
+            ),
+            (
+                exception("OSError: [Errno 99] Cannot assign requested address"),
+                1,
+                "ip_local_port_range",
             ),
             (
                 exception("MemoryError: Unable to allocate 8 GiB"),

@@ -3,10 +3,13 @@
 //! If PyTorch has an error text for the same situation, rdzv uses that text.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rdzv_store::{StoreError, subject};
 use thiserror::Error;
+
+use crate::bind::loopback;
 
 /// Error that a rendezvous returns.
 #[derive(Debug, Error)]
@@ -37,9 +40,10 @@ pub enum RendezvousError {
          waited at {address} for {} more\n\
          help: check that the other nodes run with the same --nnodes and --master-addr/--master-port \
          (or --rdzv-endpoint), and that they can reach this host, or wait longer with --rdzv-conf \
-         timeout=SECONDS",
+         timeout=SECONDS{}",
         .elapsed.as_secs(),
-        .expected - .joined
+        .expected - .joined,
+        help_for_loopback(.address)
     )]
     NodesMissing {
         /// Address on which node 0 listens.
@@ -56,8 +60,9 @@ pub enum RendezvousError {
         "node {rank} of {nodes} cannot join node 0: {}\n\
          help: start the agent with --node-rank 0 on {host}, and give all nodes the same address and \
          port, or wait longer with \
-         --rdzv-conf timeout=SECONDS",
-        without_help(.source)
+         --rdzv-conf timeout=SECONDS{}",
+        without_help(.source),
+        help_for_loopback(.host)
     )]
     NoNodeZero {
         /// Rank of this node.
@@ -103,10 +108,11 @@ pub enum RendezvousError {
         "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {endpoint} \
          (joined: {})\n\
          help: check that the other agents run with the same --rdzv-id and --rdzv-endpoint and can \
-         reach it, or wait longer with --rdzv-conf join_timeout=SECONDS",
+         reach it, or wait longer with --rdzv-conf join_timeout=SECONDS{}",
         .joined.len(),
         .elapsed.as_secs_f64(),
-        if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") }
+        if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") },
+        help_for_loopback(.endpoint)
     )]
     JoinTimeout {
         /// Id of the run that this node tried to join.
@@ -180,6 +186,21 @@ pub enum RendezvousError {
 pub(crate) fn without_help(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     text.split("\nhelp: ").next().unwrap_or(&text).to_owned()
+}
+
+/// Returns a help line if `endpoint` ends with a loopback address.
+fn help_for_loopback(endpoint: &str) -> &'static str {
+    let address = endpoint.rsplit(' ').next().unwrap_or(endpoint);
+    let host = address.parse::<SocketAddr>().map_or_else(
+        |_| address.split(':').next().unwrap_or(address).to_owned(),
+        |address| address.ip().to_string(),
+    );
+    if loopback(&host).is_some() {
+        "\nhelp: a loopback address means a different machine on each node; if the nodes are on \
+         several machines, pass the address of one of them"
+    } else {
+        ""
+    }
 }
 
 fn after(elapsed: &Option<Duration>) -> String {
@@ -319,6 +340,38 @@ impl RendezvousError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loopback_endpoint_of_several_nodes_is_named_as_the_cause() {
+        for (endpoint, is_here) in [
+            ("the rdzv store at 127.0.0.1:29400", true),
+            ("c10d store [::1]:29400", true),
+            ("localhost:29400", true),
+            ("the rdzv store at 10.0.0.1:29400", false),
+            ("node-a:29400", false),
+            ("[fd77::1]:29400", false),
+        ] {
+            let errors = [
+                RendezvousError::JoinTimeout {
+                    run_id: "run".to_owned(),
+                    endpoint: endpoint.to_owned(),
+                    joined: Vec::new(),
+                    min_nodes: 2,
+                    elapsed: Duration::from_secs(1),
+                },
+                RendezvousError::NodesMissing {
+                    address: endpoint.to_owned(),
+                    joined: 1,
+                    expected: 2,
+                    elapsed: Duration::from_secs(1),
+                },
+            ];
+            for error in errors.map(|error| error.to_string()) {
+                let has = error.contains("\nhelp: a loopback address");
+                assert_eq!(has, is_here, "{error}");
+            }
+        }
+    }
 
     #[test]
     fn every_limit_that_ends_a_wait_names_its_setting() {

@@ -35,7 +35,7 @@ pub use interrupt::interruptible;
 pub use local_address::{
     address_for_others, address_towards, address_towards_others, local_address,
 };
-pub use port_user::port_user;
+pub use port_user::{connect_error, port_user};
 pub use prefix::PrefixStore;
 pub use reminding::wait_reminding;
 pub use resolve::resolve;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
@@ -19,7 +20,8 @@ pub fn port_user(port: u16) -> Option<String> {
     let range = range.join("-");
     if port == 0 {
         return Some(format!(
-            "every port of net.ipv4.ip_local_port_range ({range}) is in use"
+            "every port of net.ipv4.ip_local_port_range ({range}) is in use; widen that range with \
+             sysctl, or end processes with many connections"
         ));
     }
     let sockets = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
@@ -50,6 +52,24 @@ pub(crate) fn explained(port: u16, error: io::Error) -> io::Error {
         },
         _ => error,
     }
+}
+
+/// Adds the cause to the error of a connection that gets no local port.
+///
+/// The system has the same error for an address that no interface of this host can reach.
+pub fn connect_error(error: io::Error) -> io::Error {
+    let is_unassigned = error.kind() == io::ErrorKind::AddrNotAvailable;
+    if is_unassigned && any_port().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
+        let cause = port_user(0).unwrap_or_default();
+        return io::Error::new(error.kind(), format!("{error}: {cause}"));
+    }
+    error
+}
+
+/// Requests a local port as an outgoing connection does, without `SO_REUSEADDR`.
+fn any_port() -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from(([0; 4], 0)).into())
 }
 
 struct Socket<'a> {
@@ -93,7 +113,7 @@ fn owner(inode: &str) -> Option<(u32, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream};
 
     use socket2::{Domain, Socket as Socket2, Type};
 

@@ -51,7 +51,7 @@ pub(super) fn dial(
             let outcome = outcome.map_err(TransportError::system("check the connection"))?;
             outcome.map_err(|error| attempt.lost(error.into()))?;
         }
-        Err(error) => return Err(attempt.lost(error.into())),
+        Err(error) => return Err(attempt.lost(rdzv_store::connect_error(error.into()))),
     }
     Ok(socket)
 }

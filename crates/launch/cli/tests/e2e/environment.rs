@@ -281,3 +281,19 @@ fn a_machine_without_proc_is_enough_for_a_launch() {
         ended.assert_stderr(part);
     }
 }
+
+#[test]
+fn a_host_without_a_free_local_port_is_named_as_the_cause() {
+    // This needs user namespaces and bash, whose `/dev/tcp` keeps connections open.
+    let script = "ip link set lo up; echo 40000 40003 > /proc/sys/net/ipv4/ip_local_port_range
+        \"$RDZV\" store --port 29400 & trap \"kill $!; wait\" EXIT
+        until exec 3<>/dev/tcp/127.0.0.1/29400; do sleep 0.1; done
+        exec 4<>/dev/tcp/127.0.0.1/29400 5<>/dev/tcp/127.0.0.1/29400 6<>/dev/tcp/127.0.0.1/29400
+        \"$RDZV\" run --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29400 \
+            --rdzv-conf is_host=0,read_timeout=1 --no-python true";
+    let ended = shell(&format!("exec unshare -rn bash -ec '{script}'")).expect(1);
+    ended.assert_stderr(
+        "Cannot assign requested address (os error 99): every port of net.ipv4.ip_local_port_range \
+         (40000-40003) is in use; widen that range",
+    );
+}

@@ -226,7 +226,12 @@ impl StaticRendezvous {
             ..own.policy.client(&own.endpoint.host, own.endpoint.port)
         };
         let store = TcpStore::connect(options).map_err(|error| self.explain(error))?;
-        self.claim_rank(&store)?;
+        if let Err(error) = self.claim_rank(&store) {
+            if store.server().is_some() {
+                std::thread::sleep(READ_PAUSE);
+            }
+            return Err(error);
+        }
         Ok(store)
     }
 
@@ -269,7 +274,7 @@ impl StaticRendezvous {
             let text = format!("{ours} (node rank {node_rank})\n{sentence}");
             for node in 0..*nodes {
                 let key = self.parameters.failure_key(node);
-                // The host may exit, and its store with it, as soon as it reads the first of them.
+                // The host exits, and its store with it, soon after it reads the first of them.
                 if store.compare_set(&key, b"", text.as_bytes()).is_err() {
                     break;
                 }

@@ -130,6 +130,37 @@ fn a_second_node_0_elsewhere_is_found_out() {
     drop(first);
 }
 
+/// The other node 0 has claimed the rank before the host does.
+#[test]
+fn a_host_whose_rank_is_taken_lets_the_other_node_read_why() {
+    let port = free_port();
+    let options = || TcpStoreOptions {
+        timeout: LONG,
+        ..TcpStoreOptions::new("127.0.0.1", port)
+    };
+    thread::scope(|scope| {
+        let host = scope.spawn(|| node(port, 0, 2, LONG).join().unwrap_err().to_string());
+        let other = TcpStore::connect(options()).unwrap();
+        other
+            .set(&join("run", "rdzv/nodes/0"), b"10.0.0.2_7_0")
+            .unwrap();
+        let joins = TcpStoreOptions {
+            world_size: Some(2),
+            ..options()
+        };
+        let _joined = TcpStore::connect(joins).unwrap();
+        other.get(&join("run", "rdzv/news/1")).unwrap();
+        // The other node opens this connection only after its join, here a while later.
+        thread::sleep(SHORT);
+        let reads = TcpStore::connect(options()).unwrap();
+        let notice = reads.get(&join("run", "rdzv/news/0")).unwrap();
+        let said = host.join().unwrap();
+        assert!(said.contains("10.0.0.2_7_0 and "), "{said}");
+        let notice = String::from_utf8(notice.to_vec()).unwrap();
+        assert!(notice.ends_with(&said), "{notice}");
+    });
+}
+
 /// Any client of the store can write the name of a node.
 #[test]
 fn the_name_of_another_node_is_escaped() {

@@ -21,6 +21,7 @@ use super::server::KeepAlive;
 use crate::StoreError;
 use crate::deadline::Deadline;
 use crate::interrupt::{self, beside};
+use crate::port_user::connect_error;
 use crate::resolve::resolve;
 
 /// First pause between two attempts.
@@ -260,7 +261,7 @@ fn try_once(
                 failed.reason = broke(&error);
                 return Err(failed);
             }
-            Err(error) => failed.reason = Reason::Unreachable(error),
+            Err(error) => failed.reason = Reason::Unreachable(connect_error(error)),
             Ok(stream) => {
                 let met = handshake(stream, address, left(), silence, credentials);
                 let linked = met.and_then(|(channel, is_native)| {

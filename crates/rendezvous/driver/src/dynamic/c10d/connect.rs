@@ -332,26 +332,28 @@ fn serve_or_call(
     let mut is_said = false;
     let mut reminder = Reminder::default();
     loop {
-        let hindrance = match serve() {
+        let (is_taken, hindrance) = match serve() {
             Ok(server) => {
                 let store = call(endpoint, server.port(), timeout, policy)?;
                 return Ok((Some(server), store));
             }
-            Err(StoreError::Listen { source, .. }) => {
-                (source.kind() != io::ErrorKind::AddrInUse).then(|| source.to_string())
-            }
-            Err(error) => Some(without_help(&error)),
+            Err(StoreError::Listen { source, .. }) => (
+                source.kind() == io::ErrorKind::AddrInUse,
+                source.to_string(),
+            ),
+            Err(error) => (false, without_help(&error)),
         };
         if !std::mem::replace(&mut is_said, true) {
-            match &hindrance {
-                None => tracing::info!(
-                    "another process listens on the port of {endpoint}; this process connects to \
-                     its store"
-                ),
-                Some(why) => tracing::warn!(
-                    "this node cannot host the c10d store at {endpoint} ({why}); it tries to \
+            if is_taken {
+                tracing::info!(
+                    "another process uses the port of {endpoint}; this process connects to its \
+                     store"
+                );
+            } else {
+                tracing::warn!(
+                    "this node cannot host the c10d store at {endpoint} ({hindrance}); it tries to \
                      connect to a store there"
-                ),
+                );
             }
         }
         let left = timeout.saturating_sub(started.elapsed());
@@ -364,6 +366,7 @@ fn serve_or_call(
                 ..
             }) => {
                 tried += attempts;
+                let reason = format!("{reason}; this node cannot host a store: {hindrance}");
                 if reminder.is_due(started.elapsed()) {
                     tracing::warn!(
                         target: reminder::TARGET,
@@ -377,10 +380,7 @@ fn serve_or_call(
                     return Err(StoreError::Connect {
                         peer,
                         attempts: tried,
-                        reason: match hindrance {
-                            None => reason,
-                            Some(why) => format!("{reason}; this node cannot host a store: {why}"),
-                        },
+                        reason,
                         elapsed: started.elapsed(),
                     });
                 }
@@ -421,11 +421,13 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    fn cannot_listen() -> Result<TcpStoreServer, StoreError> {
-        Err(StoreError::Listen {
-            address: "localhost:1".to_owned(),
-            source: io::ErrorKind::PermissionDenied.into(),
-        })
+    fn cannot_listen(kind: io::ErrorKind) -> impl Fn() -> Result<TcpStoreServer, StoreError> {
+        move || {
+            Err(StoreError::Listen {
+                address: "localhost:1".to_owned(),
+                source: kind.into(),
+            })
+        }
     }
 
     #[test]
@@ -437,8 +439,9 @@ mod tests {
             ..free
         };
         let timeout = Duration::from_secs(30);
+        let denied = cannot_listen(io::ErrorKind::PermissionDenied);
         let (hosted, store) =
-            serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap();
+            serve_or_call(&endpoint, timeout, denied, &StorePolicy::default()).unwrap();
         assert!(hosted.is_none());
         assert_eq!(store.peer().port(), server.port());
     }
@@ -488,13 +491,20 @@ mod tests {
         let endpoint = format!("127.0.0.1:{}", rdzv_testing::free_port());
         let endpoint = Endpoint::parse(&endpoint, 0).unwrap();
         let timeout = Duration::from_millis(300);
-        let error =
-            serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap_err();
-        let error = error.to_string();
-        assert!(
-            error.contains("cannot host a store: permission denied"),
-            "{error}"
-        );
-        assert!(error.contains("refused"), "{error}");
+        for (kind, why) in [
+            (io::ErrorKind::PermissionDenied, "permission denied"),
+            // An outgoing connection can use the port, at which nothing listens then.
+            (io::ErrorKind::AddrInUse, "address in use"),
+        ] {
+            let serve = cannot_listen(kind);
+            let error =
+                serve_or_call(&endpoint, timeout, serve, &StorePolicy::default()).unwrap_err();
+            let error = error.to_string();
+            assert!(
+                error.contains(&format!("cannot host a store: {why}")),
+                "{error}"
+            );
+            assert!(error.contains("refused"), "{error}");
+        }
     }
 }
