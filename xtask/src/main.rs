@@ -8,6 +8,7 @@ mod etcd;
 mod install;
 mod lines;
 mod python;
+mod release;
 mod setup;
 mod site;
 mod slurm;
@@ -41,6 +42,8 @@ usage: cargo xtask <task>
   bench store [...]      measure the TCP store server, against PyTorch's
   flags                  write python/rdzv/_flags.py with the flags of `rdzv run`, for Python's `launch`
   python [...]           build the Python package and run only its tests; arguments are passed to pytest
+  release X.Y.Z          check a version; make its artefacts, checksums, SBOM and provenance: --dry-run (report
+                         what is not ready), --artefacts FOLDER (built elsewhere)
   wheel [...]            build the Python package: --zig (for glibc 2.17 or newer), --target TRIPLE (with --zig),
                          --out FOLDER (default target/wheel)
 ";
@@ -76,6 +79,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "bench" => bench::run(rest),
         "flags" => python::flags(),
         "python" => python::run(rest),
+        "release" => release::run(rest),
         "wheel" => wheel::run(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
