@@ -51,6 +51,7 @@ pub(crate) struct Metadata {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) version: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
 }
@@ -59,6 +60,10 @@ pub(crate) struct Package {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
+    /// Required version; `*` for a path without a version.
+    pub(crate) req: String,
+    /// Folder of a package of the workspace.
+    pub(crate) path: Option<PathBuf>,
     /// `dev` for a dependency of the tests.
     pub(crate) kind: Option<String>,
 }

@@ -9,6 +9,7 @@ mod gpu_check;
 mod install;
 mod lines;
 mod python;
+mod release;
 mod setup;
 mod site;
 mod slurm;
@@ -44,6 +45,8 @@ usage: cargo xtask <task>
   flags                  write python/rdzv/_flags.py with the flags of `rdzv run`, for Python's `launch`
   gpu-check              prepare the check of CUDA tensors for a machine with a GPU (--table FILE: record its result)
   python [...]           build the Python package and run only its tests; arguments are passed to pytest
+  release X.Y.Z          check a version; make its artefacts, checksums, SBOM and provenance: --dry-run (report
+                         what is not ready), --artefacts FOLDER (built elsewhere)
   wheel [...]            build the Python package: --zig (for glibc 2.17 or newer), --target TRIPLE (with --zig),
                          --out FOLDER (default target/wheel)
 ";
@@ -80,6 +83,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "flags" => python::flags(),
         "gpu-check" => gpu_check::run(rest),
         "python" => python::run(rest),
+        "release" => release::run(rest),
         "wheel" => wheel::run(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");

@@ -80,7 +80,7 @@ pub(crate) fn for_old_systems(out: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Builds a release wheel for machines with glibc [`GLIBC`] or newer.
-fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
+pub(crate) fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let target = target.unwrap_or(&host);
     let tools = install::python()?;
@@ -111,25 +111,38 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
 ///
 /// Deletes all other wheels in `out` first.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
-    let python = install::python()?;
-    let tools = python.parent().context("the tools have a folder")?;
     fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
     for wheel in wheels(out)? {
         fs::remove_file(wheel)?;
     }
-    let mut command = builder(&python);
+    let mut command = backend(BUILD, out)?;
     command
-        .args(["-c", BUILD])
-        .arg(out)
         .arg(arguments)
-        .env("PYTHONPATH", root().join("python").join("build"))
-        .env("PATH", install::path_with(tools))
         .envs(variables.iter().map(|(name, value)| (name, value)));
     step("build of the wheel", &mut command)?;
     match &wheels(out)?[..] {
         [wheel] => Ok(wheel.clone()),
         _ => bail!("the build backend created no wheel in {}", out.display()),
     }
+}
+
+/// Writes the source distribution into `out`: all tracked files of the repository.
+pub(crate) fn sdist(out: &Path) -> anyhow::Result<()> {
+    let program = "import sys, build_backend; build_backend.build_sdist(sys.argv[1])";
+    step("source distribution", &mut backend(program, out)?)
+}
+
+/// Returns the command of a Python program that uses the build backend.
+fn backend(program: &str, out: &Path) -> anyhow::Result<Command> {
+    let python = install::python()?;
+    let tools = python.parent().context("the tools have a folder")?;
+    let mut command = builder(&python);
+    command
+        .args(["-c", program])
+        .arg(out)
+        .env("PYTHONPATH", root().join("python").join("build"))
+        .env("PATH", install::path_with(tools));
+    Ok(command)
 }
 
 /// Returns the paths of the wheels in a folder.

@@ -104,7 +104,10 @@ pub(crate) fn check(metadata: &Metadata, layers: &Layers, sources: &[Source]) ->
             findings.push(Finding::new(name, rule));
             continue;
         };
-        for Dependency { name: used, kind } in &package.dependencies {
+        for Dependency {
+            name: used, kind, ..
+        } in &package.dependencies
+        {
             let in_tests = kind.as_deref() == Some("dev");
             let ours = layers.iter().any(|(known, _)| known == used);
             if let Some(rule) = breach(name, allowed, used, ours, in_tests) {

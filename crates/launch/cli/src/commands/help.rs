@@ -11,32 +11,32 @@ const TOPICS: [(&str, &str, &str); 14] = [
     (
         "exit-codes",
         "exit codes of a launch",
-        include_str!("../../../../../docs/exit-codes.md"),
+        include_str!("../../docs/exit-codes.md"),
     ),
     (
         "report",
         "the first failure of a run, on the screen and as JSON",
-        include_str!("../../../../../docs/report.md"),
+        include_str!("../../docs/report.md"),
     ),
     (
         "accidents",
         "frequent accidents, under torchrun and under rdzv",
-        include_str!("../../../../../docs/accidents.md"),
+        include_str!("../../docs/accidents.md"),
     ),
     (
         "logs",
         "the output of the workers: files, console, labels",
-        include_str!("../../../../../docs/logs.md"),
+        include_str!("../../docs/logs.md"),
     ),
     (
         "hangs",
         "workers that hang, and the location of each rank",
-        include_str!("../../../../../docs/hangs.md"),
+        include_str!("../../docs/hangs.md"),
     ),
     (
         "events",
         "events, metrics, status pages",
-        include_str!("../../../../../docs/events.md"),
+        include_str!("../../docs/events.md"),
     ),
     (
         "views",
@@ -46,37 +46,37 @@ const TOPICS: [(&str, &str, &str); 14] = [
     (
         "placement",
         "processors and devices of the workers; --explain",
-        include_str!("../../../../../docs/placement.md"),
+        include_str!("../../docs/placement.md"),
     ),
     (
         "security",
         "the token of a job, TLS",
-        include_str!("../../../../../docs/security.md"),
+        include_str!("../../docs/security.md"),
     ),
     (
         "supervision",
         "signals; what happens when rdzv is killed",
-        include_str!("../../../../../docs/supervision.md"),
+        include_str!("../../docs/supervision.md"),
     ),
     (
         "high-availability",
         "what happens when the store of the rendezvous is killed",
-        include_str!("../../../../../docs/high-availability.md"),
+        include_str!("../../docs/high-availability.md"),
     ),
     (
         "replacing-torchrun",
         "rdzv instead of torchrun, under accelerate and others",
-        include_str!("../../../../../docs/replacing-torchrun.md"),
+        include_str!("../../docs/replacing-torchrun.md"),
     ),
     (
         "slurm",
         "jobs under Slurm",
-        include_str!("../../../../../docs/slurm.md"),
+        include_str!("../../docs/slurm.md"),
     ),
     (
         "kubernetes",
         "jobs on Kubernetes",
-        include_str!("../../../../../docs/kubernetes.md"),
+        include_str!("../../docs/kubernetes.md"),
     ),
 ];
 
