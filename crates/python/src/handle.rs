@@ -34,7 +34,6 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Returns this process.
     pub(crate) fn here() -> Self {
         Self {
             process: std::process::id(),

@@ -25,7 +25,6 @@ pub(crate) type Target<'a, T> = (&'a mut [T], &'a Parts);
 /// Values to send and buffer to receive into, cut into parts.
 #[derive(Debug)]
 pub(crate) enum Buffers<'a, T> {
-    /// One buffer for both.
     OneBuffer(Target<'a, T>),
     /// Two buffers, each with as many parts as there are ranks.
     Between(Source<'a, T>, Target<'a, T>),

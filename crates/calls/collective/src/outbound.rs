@@ -35,7 +35,6 @@ pub(crate) struct Outbound {
     ended: Option<String>,
 }
 
-/// Transport of the data.
 #[derive(Debug)]
 enum Transport {
     Socket,

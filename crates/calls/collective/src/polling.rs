@@ -9,7 +9,6 @@ use rustix::event::{PollFd, PollFlags};
 use crate::acceptor::Acceptor;
 use crate::outbound::Outbound;
 
-/// Source of a polled descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     /// The commands of other threads.
@@ -26,7 +25,6 @@ pub(crate) enum Source {
     Data(u32),
 }
 
-/// Descriptors to poll.
 #[derive(Debug, Default)]
 pub(crate) struct Polling<'a> {
     sources: Vec<Source>,

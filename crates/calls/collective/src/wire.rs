@@ -83,7 +83,6 @@ impl Hello {
         bytes
     }
 
-    /// Decodes a hello; `None` if the bytes are not a hello.
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
         (bytes[..4] == HELLO_MAGIC).then(|| Self {
             version: u16::from_ne_bytes([bytes[4], bytes[5]]),
@@ -264,7 +263,6 @@ impl Frame {
         Self::decode(&bytes).ok_or(bytes)
     }
 
-    /// Decodes a frame; `None` if the bytes are not a frame.
     pub(crate) fn decode(bytes: &[u8; FRAME]) -> Option<Self> {
         if bytes[..4] != FRAME_MAGIC {
             return None;

@@ -57,7 +57,6 @@ pub(crate) struct RingLayout {
 }
 
 impl RingLayout {
-    /// Returns the length of the memory for a ring.
     pub(crate) fn length(capacity: usize) -> usize {
         BYTES + capacity
     }

@@ -64,7 +64,6 @@ impl From<Received<Memory>> for Outcome {
     }
 }
 
-/// Work of any kind.
 pub(super) trait AnyWork: Send + Sync {
     fn is_done(&self) -> bool;
     fn wait(&self, timeout: Duration) -> bool;

@@ -25,18 +25,15 @@ pub(super) const VALUE: ValueMethod<Kept, (), Reply> = ValueMethod::new("rdzv.py
 /// Longer pickles are sent beside the body, as memory that is not copied.
 const LONGEST_BODY: usize = 32 << 10;
 
-/// Pickle of a message.
 #[derive(Clone, Serialize, Deserialize)]
 enum Body {
     Here(Inline),
     Beside(Tensor),
 }
 
-/// Bytes in a body.
 #[derive(Clone)]
 struct Inline(Bytes);
 
-/// Request of a call.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Call {
     pub(super) function: String,

@@ -213,7 +213,6 @@ impl PrefixStoreObject {
 }
 
 impl PrefixStoreObject {
-    /// Creates a prefix store over `store`.
     pub(super) fn over(store: &Bound<'_, StoreObject>, prefix: String) -> PyResult<Py<Self>> {
         Py::new(store.py(), Self::new(prefix, store)?)
     }

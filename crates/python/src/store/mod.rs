@@ -43,7 +43,6 @@ pub(crate) enum Kind {
     Tcp {
         host: String,
         port: u16,
-        /// Store itself.
         client: Weak<TcpStore>,
     },
     File {
@@ -66,7 +65,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the name of the class.
     fn name(&self) -> &'static str {
         match self {
             Self::Tcp { .. } => "TCPStore",

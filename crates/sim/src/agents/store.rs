@@ -327,7 +327,6 @@ impl World {
         (agent.process, agent.asked) == (question.process, question.number)
     }
 
-    /// Stores or removes a value.
     pub(super) fn put(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         if key == STATE && self.keys.get(STATE) != value.as_ref() {
             self.version += 1;

@@ -21,7 +21,6 @@ use crate::{Result, broken};
 /// Time for which everything must stay settled.
 const LONG: Duration = Duration::from_secs(16);
 
-/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
@@ -50,7 +49,6 @@ pub(super) enum Within {
     StartAgain,
     /// The keeper of a killed agent starts a replacement.
     KeptStarts,
-    /// The workers of a round fail.
     WorkersFail(u64),
     /// An agent whose workers have succeeded ends.
     ///
@@ -77,7 +75,6 @@ pub(super) struct Question {
     pub(super) number: u64,
 }
 
-/// Answer of the store.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) version: u64,
@@ -91,7 +88,6 @@ pub(super) enum Piece {
     Bytes(Vec<u8>),
     /// End of the stream: the peer has closed it, or its process has ended.
     End,
-    /// Reset of the connection.
     Reset,
 }
 

@@ -8,10 +8,8 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 use super::counters::{Addition, Counters};
 
-/// Packet on a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Packet {
-    /// Frame of the machine.
     Frame(Vec<u8>),
     /// Invitation: the receiver may become a member with this voter index.
     Invite(u8),

@@ -26,7 +26,6 @@ const REVIEW: u64 = 50_000_000;
 /// Interval at which processes try to connect.
 const CONNECT: u64 = 100_000_000;
 
-/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize),
@@ -230,7 +229,6 @@ impl World {
         numbers.filter(|it| self.processes[*it].runs).collect()
     }
 
-    /// Returns the running process with this id.
     pub(super) fn member(&self, id: VoterId) -> Option<&Process> {
         self.processes.iter().find(|it| it.runs && it.id == id)
     }

@@ -48,7 +48,6 @@ pub struct Report {
     pub awaited: u64,
 }
 
-/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),

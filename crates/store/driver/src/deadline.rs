@@ -31,7 +31,6 @@ impl Deadline {
             .map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns `true` if the deadline has passed.
     pub(crate) fn has_passed(&self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
@@ -61,13 +60,11 @@ impl SharedTimeout {
         shared
     }
 
-    /// Changes the timeout.
     pub(crate) fn set(&self, timeout: Duration) {
         let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
     }
 
-    /// Returns the timeout.
     pub(crate) fn get(&self) -> Duration {
         Duration::from_millis(self.0.load(Ordering::Relaxed))
     }

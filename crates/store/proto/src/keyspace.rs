@@ -296,7 +296,6 @@ impl Keyspace {
 }
 
 impl Entry {
-    /// Changes the owner for which the key counts.
     #[inline]
     fn change_owner(&mut self, key: &[u8], owner: &Meter) {
         if !self.owner.is(owner) {

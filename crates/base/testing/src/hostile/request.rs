@@ -24,12 +24,10 @@ pub fn ping(nonce: u32) -> Vec<u8> {
     [&[0x0d], &nonce.to_le_bytes()[..]].concat()
 }
 
-/// Encodes a request with one key.
 fn of_key(opcode: u8, key: impl AsRef<[u8]>) -> Vec<u8> {
     [vec![opcode], bytes(key)].concat()
 }
 
-/// Encodes a request with one key and one value.
 fn of_pair(opcode: u8, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8> {
     [of_key(opcode, key), bytes(value)].concat()
 }

@@ -40,7 +40,6 @@ pub(crate) type Operation = u64;
 pub(crate) enum Input {
     /// This rank calls a send or a receive.
     Called(Call),
-    /// A message arrived.
     Arrived(Arrived),
     /// The receiver has matched a message of this rank.
     Matched { by: u32, number: u64 },
@@ -123,7 +122,6 @@ struct Posted {
     from: Option<u32>,
 }
 
-/// Message that arrived.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: u32,

@@ -244,7 +244,6 @@ impl Mesh {
         }
     }
 
-    /// Returns the last call that was received from a peer.
     pub(crate) fn last_call(&self, peer: u32) -> Option<Call> {
         self.last_calls.get(&peer).copied()
     }
@@ -273,7 +272,6 @@ impl Mesh {
         Ok(entry.insert(outbound))
     }
 
-    /// Adds the peers that have connected.
     fn accept_peers(&mut self) -> Result<()> {
         let accepted = self
             .acceptor

@@ -24,7 +24,6 @@ pub(super) struct Arriving {
 /// Next part of the stream.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// A frame.
     Frame,
     /// The values of an eager message. `read` bytes have arrived.
     Eager {
@@ -42,7 +41,6 @@ pub(super) enum Body {
     },
 }
 
-/// Result of a read.
 #[derive(Debug)]
 pub(super) enum Reading {
     /// There is nothing to read now.
@@ -126,7 +124,6 @@ impl Arriving {
         self.answered < self.answers.len()
     }
 
-    /// Queues an answer.
     pub(super) fn answer(&mut self, frame: &Frame) {
         self.answers.extend_from_slice(&frame.encode());
     }

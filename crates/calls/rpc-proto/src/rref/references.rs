@@ -19,10 +19,8 @@ use child::Child;
 use owner::Owned;
 use user::User;
 
-/// Phase of the life of [`References`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// Normal work.
     #[default]
     Working,
     /// All handles are released; waits until all affected members know.
@@ -39,9 +37,7 @@ enum Phase {
 /// Action at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// Work on a link.
     Link(Member),
-    /// Ask about a fork.
     Ask(ForkId),
     /// Stop refusing a fork.
     Forget(ForkId),
@@ -66,7 +62,6 @@ pub struct References {
     creations: BTreeMap<RRefId, ForkId>,
     /// Forks that are refused if they arrive.
     refused: BTreeSet<ForkId>,
-    /// Members that are lost.
     lost: BTreeSet<Member>,
     links: BTreeMap<Member, Link>,
     /// Deadline of each link in `timers`.
@@ -119,7 +114,6 @@ impl References {
             && self.links.values().all(|link| link.in_flight() == 0)
     }
 
-    /// Returns a new id.
     fn id(&mut self) -> GlobalId {
         let id = self.next_id;
         self.next_id.local_id = self.next_id.local_id.wrapping_add(1);

@@ -122,7 +122,6 @@ impl Link {
         self.retry_at = (self.sent > received).then(|| now + gap(1));
     }
 
-    /// Records that the member is unreachable from now on.
     pub(super) fn unreachable(&mut self, now: Mono) {
         self.unreachable_since.get_or_insert(now);
     }

@@ -80,9 +80,7 @@ pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), 
 pub(crate) enum Excess {
     /// Send the request anyway: it is part of a call that already counts.
     Send,
-    /// Queue the request.
     Queue,
-    /// Refuse the request.
     Refuse,
 }
 

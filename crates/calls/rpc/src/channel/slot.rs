@@ -90,7 +90,6 @@ impl<T> Slot<T> {
         true
     }
 
-    /// `true` if the value has arrived.
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire)
     }

@@ -33,7 +33,6 @@ use crate::{RpcError, RpcErrorKind};
 /// Time that the first worker waits for the others to read the refusal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A static group that has formed.
 #[derive(Debug)]
 pub(super) struct StaticGroup {
     pub(super) store: Arc<dyn Store>,
@@ -100,7 +99,6 @@ struct Forming<'a> {
 
 /// Result of a wait for keys.
 enum Waited {
-    /// Values of all keys.
     Values(Vec<Bytes>),
     /// Keys that did not appear in time.
     Missing(Vec<String>),

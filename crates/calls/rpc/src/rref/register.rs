@@ -171,7 +171,6 @@ impl Register {
         });
     }
 
-    /// Records that a creation has failed.
     pub(super) fn creation_failed(&self, core: &Arc<Core>, fork: ForkId, cause: RpcError) {
         self.with_state(core, |state, now| {
             state.causes.insert(fork, cause);

@@ -113,7 +113,6 @@ impl Reception {
         self.unauthenticated.retain(is_unauthenticated);
     }
 
-    /// Closes the listener.
     pub(crate) fn close(&mut self, core: &Core) {
         if let Some(listener) = self.listener.take() {
             core.poller.deafen(listener.descriptor());

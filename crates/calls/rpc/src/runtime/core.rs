@@ -231,7 +231,6 @@ pub(crate) trait References: Any + Send + Sync {
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
 }
 
-/// Function that runs a method.
 pub(crate) type MethodBody = functions::MethodBody<CallContext>;
 
 /// Slot for the confirmation of a fork.

@@ -33,7 +33,6 @@ pub struct RpcFuture<T> {
 }
 
 enum State<T> {
-    /// Result of a call.
     Call(Box<InFlight<T>>),
     /// Result of a task, or result that already exists.
     Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
@@ -64,7 +63,6 @@ impl<T> State<T> {
 /// Function that reads a value from a reply.
 type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 
-/// A call that has begun.
 pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,

@@ -20,7 +20,6 @@ pub(crate) type Verdict = Arc<Result<Values, GatherError>>;
 type Waiting = Arc<Slot<Verdict>>;
 type Ended = Finished<Payload, Waiting>;
 
-/// The gathers of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct Gathers(Mutex<GatherTable<Payload, Waiting>>);
 
@@ -77,7 +76,6 @@ impl Gathers {
     }
 }
 
-/// Returns a member in the form of a participant.
 pub(crate) fn participant(member: &Member) -> GatherParticipant {
     of(&member.info, member.incarnation)
 }

@@ -83,7 +83,6 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
     })
 }
 
-/// Returns the text of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -67,7 +67,6 @@ struct Served {
     window: Window,
     /// Parts of replies that the caller has not read yet.
     registered: BTreeMap<u64, Vec<Bytes>>,
-    /// Number of bytes in `registered`.
     bytes_registered: usize,
     /// Queued requests of each line, without the one that is being served.
     lines: BTreeMap<u64, VecDeque<Job>>,
@@ -92,7 +91,6 @@ struct Runs {
 }
 
 impl Served {
-    /// `true` if a call with this number is open.
     fn is_open(&self, call: u64) -> bool {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
     }

@@ -12,10 +12,8 @@ use crate::payload::{Answer, Payload};
 /// Future of a running async function.
 pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Starts an async function with its argument.
 pub(crate) type StartAsync<C> = Arc<dyn Fn(C, Payload) -> Running + Send + Sync>;
 
-/// Runs a blocking function with its argument.
 pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>;
 
 /// Receives the result of a function, on any thread.

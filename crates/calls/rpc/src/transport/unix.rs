@@ -53,7 +53,6 @@ pub(super) enum Agreed {
     Socket(String),
 }
 
-/// Describes the peer in words.
 pub(super) fn describe(peer: Peer) -> String {
     format!(
         "process {} of user {} on this host",

@@ -112,7 +112,6 @@ impl<E: ?Sized> Poller<E> {
         self.endpoints.lock().get(&id).map(Arc::clone)
     }
 
-    /// Returns all connections.
     pub(crate) fn all(&self) -> Vec<Arc<E>> {
         self.endpoints.lock().values().map(Arc::clone).collect()
     }
@@ -158,7 +157,6 @@ impl<E: ?Sized> Poller<E> {
         self.endpoints.lock().remove(&id);
     }
 
-    /// Wakes the driver.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }

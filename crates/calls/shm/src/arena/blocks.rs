@@ -18,7 +18,6 @@ struct Used {
     pins: u64,
 }
 
-/// Blocks of an arena.
 #[derive(Debug)]
 pub(super) struct Blocks {
     capacity: usize,

@@ -41,7 +41,6 @@ pub(super) struct Listed {
 }
 
 impl Unfinished {
-    /// Returns the memory held.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Check(keys) | Self::Wait(_, keys) | Self::MultiGet(keys) => keys.memory(),

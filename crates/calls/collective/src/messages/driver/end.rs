@@ -14,7 +14,6 @@ use crate::wire::{AbortCause, Frame, GroupRefusal};
 /// Maximum time that a leaving rank waits for peers to take what it has sent.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Operations with their errors.
 type Failed = Vec<(matching::Operation, CollectiveError)>;
 
 impl Driver {

@@ -8,7 +8,6 @@ use crate::rref::io::{Fetch, Output, ReferenceFailure, Result};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
-/// State of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     /// Other members refer to the value, but its creating call has not arrived.
@@ -21,7 +20,6 @@ enum Value {
     Never(ReferenceFailure),
 }
 
-/// Value with its users.
 #[derive(Debug)]
 pub(super) struct Owned {
     value: Value,
@@ -29,7 +27,6 @@ pub(super) struct Owned {
     pub(super) forks: BTreeMap<ForkId, Member>,
     /// Number of times that the driver holds the value.
     pub(super) handles: usize,
-    /// Requests that wait for the value.
     waiting: Vec<FetchId>,
     /// Member to notify when the value exists, and its fork.
     creator: Option<(Member, ForkId)>,

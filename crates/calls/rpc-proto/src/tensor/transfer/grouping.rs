@@ -16,7 +16,6 @@ pub(super) struct Member<'a> {
     pub(super) number: usize,
     /// Number of its storage.
     pub(super) storage: usize,
-    /// Layout of the tensor.
     pub(super) meta: &'a TensorMeta,
     /// Bytes that the tensor covers.
     pub(super) coverage: Coverage,
@@ -244,7 +243,6 @@ fn restrided(
     TensorMeta::new(meta.data_type(), shape, strides, offset).ok()
 }
 
-/// Block of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Block {
     start: usize,

@@ -104,7 +104,6 @@ impl Sockets {
         Some(socket)
     }
 
-    /// `true` if the connection is read from.
     pub(super) fn is_reading(&self, id: ConnId) -> bool {
         self.get(id)
             .is_some_and(|socket| socket.interest.contains(EventFlags::IN))

@@ -43,7 +43,6 @@ const PURGE_ACCEPT: usize = 16 << 10;
 /// Number of addresses in a log line about descriptors.
 const SHOWN_ADDRESSES: usize = 5;
 
-/// The result of a read.
 enum Read {
     Some {
         count: usize,
