@@ -40,8 +40,9 @@
 //!
 //! Guarantees for every collective operation ([`PointToPoint`] lists those for messages):
 //!
-//! - All ranks must call the same operations in the same order with the same sizes. A rank that
-//!   makes a different call gets an error that names both calls.
+//! - All ranks must call the same operations in the same order, with the same sizes unless the
+//!   operation allows different ones. A rank that makes a different call gets an error that names
+//!   both calls.
 //! - The result of a reduction is bitwise identical on all ranks.
 //! - A failure (a dead peer, a timeout, a mismatch) aborts the operation with an error that names
 //!   the rank at fault. The rank that detects the failure passes the error on to the other ranks.

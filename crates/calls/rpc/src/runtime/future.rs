@@ -252,7 +252,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// Waits for all calls, and returns their results in order; `None` if empty.
+    /// Returns a future of all results, in order; `None` if `futures` is empty.
     pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
         let core = futures.first()?.core();
         Some(Self::task(core, async move {

@@ -5,7 +5,8 @@
 //! `MULTI_GET` are created as the peer reads them.
 //!
 //! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees a partial
-//! effect.
+//! effect. While an extension watches its keys, every request about several keys is executed in
+//! steps.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;
