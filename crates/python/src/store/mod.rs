@@ -272,7 +272,7 @@ impl StoreObject {
     ///     desired (bytes | str): the new value.
     ///
     /// Returns:
-    ///     bytes: the value of the key after the call.
+    ///     bytes: the value of the key after the call, or ``expected`` if the key is still missing.
     ///
     /// Raises:
     ///     ValueError: a value is too long.
