@@ -77,7 +77,6 @@ impl<T> Own<T> {
         }
     }
 
-    /// `true` in a forked child.
     pub(crate) fn is_foreign(&self) -> bool {
         self.origin.is_foreign()
     }

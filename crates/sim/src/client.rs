@@ -33,7 +33,6 @@ pub struct Client {
     seen: [Vec<u8>; KEYS],
 }
 
-/// Current activity of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing; the client will choose an action.

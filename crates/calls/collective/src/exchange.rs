@@ -74,7 +74,6 @@ pub(crate) fn run<T: Element>(
     exchange.mesh.flush(0)
 }
 
-/// Schedule with its buffers.
 struct Exchange<'a, T> {
     mesh: &'a mut Mesh,
     buffers: Buffers<'a, T>,

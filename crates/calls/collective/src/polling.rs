@@ -11,17 +11,14 @@ use crate::outbound::Outbound;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// The commands of other threads.
     Commands,
     Interrupt,
     Acceptor,
     /// The socket that was dialled to a peer.
     Outbound(u32),
-    /// The ring to a peer has space.
     Space(u32),
     /// The socket that was accepted from a peer.
     Inbound(u32),
-    /// The ring of a peer has data.
     Data(u32),
 }
 

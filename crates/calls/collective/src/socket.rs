@@ -58,7 +58,6 @@ pub(crate) fn messages_name(name: &str) -> String {
     format!("{name}-messages")
 }
 
-/// Connection to a rank.
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: OwnedFd,
@@ -233,7 +232,6 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns the descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.tcp.as_fd()).chain(self.local.iter().map(AsFd::as_fd))
     }

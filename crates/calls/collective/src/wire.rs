@@ -172,7 +172,6 @@ pub(crate) enum Frame {
     ///
     /// Data is expected in the offered memory, or on the socket.
     Accept {
-        /// `true` for the offered memory.
         memory: bool,
     },
     /// The hello was refused.
@@ -322,7 +321,6 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-/// Returns the code of an operation, its reduction, and its root.
 fn operation_code(operation: GroupOperation) -> (u8, Option<ReduceOp>, u32) {
     match operation {
         GroupOperation::Barrier => (1, None, 0),

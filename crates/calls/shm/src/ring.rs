@@ -46,7 +46,6 @@ pub(crate) const LARGEST: usize = 64 << 20;
 /// Both sides can then copy in parallel.
 const STEP: usize = 64 << 10;
 
-/// Location of a ring in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct RingLayout {
     memory: Arc<Memory>,

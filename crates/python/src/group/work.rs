@@ -26,7 +26,6 @@ pub(super) struct Outcome {
     pub(super) memory: Vec<Memory>,
     /// Rank that sent the message.
     pub(super) from: Option<u32>,
-    /// Bytes of objects.
     pub(super) objects: Vec<Vec<u8>>,
 }
 

@@ -52,7 +52,6 @@ pub(super) struct Reply {
 pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
 
 impl Reply {
-    /// Creates a message from Python objects.
     pub(super) fn new(
         body: &Bound<'_, PyBytes>,
         parts: &[Bound<'_, PyAny>],

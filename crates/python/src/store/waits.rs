@@ -124,7 +124,6 @@ struct Going {
     pending: PendingWait,
 }
 
-/// Wait that blocks a separate thread.
 struct Blocked {
     number: u64,
     is_cancelled: Arc<AtomicBool>,

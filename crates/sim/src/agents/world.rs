@@ -42,7 +42,6 @@ pub(super) enum Event {
     Set(Vec<u8>, Vec<u8>),
 }
 
-/// Event in a process of an agent.
 #[derive(Debug)]
 pub(super) enum Within {
     JoinAgain,
@@ -55,7 +54,6 @@ pub(super) enum Within {
     /// It closes the run if the workers of all agents have succeeded.
     Finishes(bool),
     Dialed,
-    /// The store sends a notice.
     Notice(participant::Input),
 }
 
@@ -294,7 +292,6 @@ impl World {
         Ok(())
     }
 
-    /// Handles an event in the current process of an agent.
     fn happen_within(&mut self, agent: usize, what: Within) -> Result {
         let it = &mut self.agents[agent];
         match what {
@@ -360,7 +357,6 @@ impl World {
         self.time.between(self.plan.latency)
     }
 
-    /// Logs an event of an agent.
     pub(super) fn note(&self, agent: usize, what: impl FnOnce() -> String) {
         self.time.log(&self.agents[agent].me, what);
     }

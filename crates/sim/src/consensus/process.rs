@@ -22,7 +22,6 @@ pub(super) enum Packet {
 pub(super) struct Peer {
     pub(super) id: VoterId,
     pub(super) slot: usize,
-    /// Number of the connection to the process.
     pub(super) connection: Option<u64>,
     pub(super) since: u64,
     pub(super) heard: u64,

@@ -82,7 +82,6 @@ pub struct World {
     pub(super) time: Scheduler<Event>,
     /// All processes by number, including those that have ended.
     pub(super) processes: Vec<Process>,
-    /// Process of each slot.
     pub(super) slots: Vec<Option<usize>>,
     /// Directions between slots that are cut, and how many times.
     pub(super) cuts: BTreeMap<(usize, usize), u32>,
@@ -223,7 +222,6 @@ impl World {
         leaders.max_by_key(|(_, it)| it.term).map(|(it, _)| it)
     }
 
-    /// Returns the numbers of all running processes.
     pub(super) fn running(&self) -> Vec<usize> {
         let numbers = 0..self.processes.len();
         numbers.filter(|it| self.processes[*it].runs).collect()

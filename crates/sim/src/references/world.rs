@@ -68,7 +68,6 @@ pub(super) enum Event {
     Ending,
 }
 
-/// Activity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
     Working,
@@ -77,7 +76,6 @@ pub(super) enum Doing {
     Nothing,
 }
 
-/// One worker: its process, if there is one.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) member: Member,
@@ -297,7 +295,6 @@ impl World {
         self.time.wake(&mut it.wake, due, Event::Wake(worker));
     }
 
-    /// Logs an event of a worker.
     pub(super) fn note(&self, worker: usize, what: impl FnOnce() -> String) {
         let member = self.workers[worker].member;
         let who = format!("{}.{}", member.id, member.incarnation);

@@ -3,10 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Default timeout for operations that wait.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Deadline of one blocking call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,

@@ -25,7 +25,6 @@ pub struct Keyspace {
     queues: BTreeMap<Box<[u8]>, Queue>,
     /// Meter of the owner of all values that are stored from now on.
     owner: Meter,
-    /// Meter of the whole store.
     meter: Meter,
 }
 

@@ -1,6 +1,5 @@
 //! Valid and invalid requests of the c10d protocol as bytes.
 
-/// The magic number of `VALIDATE`.
 const MAGIC: u32 = 0x3C85_F7CE;
 
 /// Encodes a length or a count alone.
@@ -32,7 +31,6 @@ fn of_pair(opcode: u8, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8
     [of_key(opcode, key), bytes(value)].concat()
 }
 
-/// Encodes a request with several keys.
 fn of_keys(opcode: u8, keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     let mut request = vec![opcode];
     request.extend(length(keys.len() as u64));

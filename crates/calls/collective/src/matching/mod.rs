@@ -35,7 +35,6 @@ pub(crate) const WINDOW: usize = 1024;
 /// Sequence number of the call of an operation, a send or a receive.
 pub(crate) type Operation = u64;
 
-/// Event for the matching.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// This rank calls a send or a receive.
@@ -51,7 +50,6 @@ pub(crate) enum Input {
     },
 }
 
-/// Action for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Action for an operation, with the rank at its other end.
@@ -77,7 +75,6 @@ pub(crate) enum Action {
     Mismatch { envelope: Envelope },
 }
 
-/// State of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     peers: BTreeMap<u32, Peer>,
@@ -165,7 +162,6 @@ impl Matching {
         }
     }
 
-    /// Returns the next action.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }

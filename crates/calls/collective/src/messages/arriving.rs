@@ -43,7 +43,6 @@ pub(super) enum Body {
 
 #[derive(Debug)]
 pub(super) enum Reading {
-    /// There is nothing to read now.
     Nothing,
     /// Values of this many bytes.
     Values(usize),
@@ -119,7 +118,6 @@ impl Arriving {
         self.answers.len() - self.answered <= UNREAD
     }
 
-    /// `true` if answers wait for the socket.
     pub(super) fn has_answers(&self) -> bool {
         self.answered < self.answers.len()
     }

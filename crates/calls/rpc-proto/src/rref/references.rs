@@ -34,12 +34,10 @@ enum Phase {
     Ended,
 }
 
-/// Action at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Link(Member),
     Ask(ForkId),
-    /// Stop refusing a fork.
     Forget(ForkId),
     /// Probe members that have been silent for long.
     Leases,
@@ -52,22 +50,17 @@ pub struct References {
     settings: Settings,
     next_id: GlobalId,
     phase: Phase,
-    /// Values that this member owns.
     owned: BTreeMap<RRefId, Owned>,
-    /// Forks that this member holds.
     users: BTreeMap<ForkId, User>,
     /// Forks that this member created and that may be in flight.
     children: BTreeMap<ForkId, Child>,
     /// Values that this member has requested, and whose owners have not answered.
     creations: BTreeMap<RRefId, ForkId>,
-    /// Forks that are refused if they arrive.
     refused: BTreeSet<ForkId>,
     lost: BTreeSet<Member>,
     links: BTreeMap<Member, Link>,
-    /// Deadline of each link in `timers`.
     link_timers: BTreeMap<Member, Mono>,
     timers: BTreeSet<(Mono, Timer)>,
-    /// Links that have changed.
     touched: BTreeSet<Member>,
     /// `true` if `timers` contains [`Timer::Leases`].
     leases_watched: bool,
@@ -143,7 +136,6 @@ impl References {
         }
     }
 
-    /// Records that this link has changed.
     fn touch(&mut self, member: Member) {
         self.touched.insert(member);
     }

@@ -44,7 +44,6 @@ pub struct Link {
     sends: u32,
     /// Time of the last batch from the member.
     received_at: Mono,
-    /// Time since which the member is unreachable.
     unreachable_since: Option<Mono>,
 }
 

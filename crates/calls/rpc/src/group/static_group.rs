@@ -93,11 +93,9 @@ struct Forming<'a> {
     ///
     /// Another worker that holds this worker's slot in the new round must be alive.
     was_moved: bool,
-    /// The latest round of this worker.
     round: Option<DirectoryRound>,
 }
 
-/// Result of a wait for keys.
 enum Waited {
     Values(Vec<Bytes>),
     /// Keys that did not appear in time.

@@ -20,7 +20,6 @@ thread_local! {
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Creates an empty body.
     pub(super) fn new() -> Self {
         let mut spare = SPARE.take();
         spare.clear();

@@ -44,7 +44,6 @@ impl Reception {
         })
     }
 
-    /// Accepts the peers that connect.
     pub(crate) fn admit(&mut self, core: &Arc<Core>) {
         let Some(listener) = &mut self.listener else {
             return;

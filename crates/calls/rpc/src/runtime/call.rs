@@ -92,7 +92,6 @@ impl Timeout {
     }
 }
 
-/// Converts a duration to [`Timeout::After`].
 impl From<Duration> for Timeout {
     fn from(time: Duration) -> Self {
         Self::After(time)
@@ -201,7 +200,6 @@ impl RpcAgent {
 }
 
 impl Core {
-    /// Returns the member of the group at a destination.
     pub(crate) fn member(&self, to: &Destination<'_>) -> Result<Member, RpcError> {
         let members = self.members();
         let (found, what) = match to {
@@ -234,7 +232,6 @@ impl Core {
         })
     }
 
-    /// Starts to send a request to a member.
     pub(crate) fn begin(
         self: &Arc<Self>,
         member: &Member,

@@ -67,7 +67,6 @@ pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
     pub(crate) deadline: Option<Instant>,
-    /// Time limit of the call.
     pub(crate) limit: Option<Duration>,
 }
 
@@ -91,7 +90,6 @@ impl<T> InFlight<T> {
         value.map_err(|error| self.named(error))
     }
 
-    /// Adds the callee and the method to an error.
     fn named(&self, error: RpcError) -> RpcError {
         error
             .with_worker(self.worker.clone())

@@ -44,18 +44,15 @@ impl Gathers {
         fill(over);
     }
 
-    /// Handles the end of the connection to a worker.
     pub(crate) fn disconnected(&self, worker: &WorkerInfo, incarnation: u64) {
         let over = self.0.lock().disconnected(of(worker, incarnation));
         fill(over);
     }
 
-    /// Handles a new connection to a worker.
     pub(crate) fn connected(&self, worker: &WorkerInfo, incarnation: u64) {
         self.0.lock().connected(&of(worker, incarnation));
     }
 
-    /// Applies a change of the group.
     pub(crate) fn changed(&self, before: &Members, now: &Members) {
         let stays = |member: &&Member| {
             let same = now.get(&member.info.id);

@@ -61,7 +61,6 @@ async fn in_steps<Output>(
     .await
 }
 
-/// Converts the error of a function to the error of its call.
 pub(crate) fn failed(error: impl FunctionFailure) -> RpcError {
     remote(error.into_remote())
 }

@@ -74,7 +74,6 @@ struct Served {
     held: Vec<Blocking>,
 }
 
-/// A request that must wait.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     share: Share,
@@ -153,7 +152,6 @@ impl Server {
         }
     }
 
-    /// `true` if the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.link.ended().is_some()
     }
@@ -166,7 +164,6 @@ impl Server {
         self.greeting.lock().as_ref().map(Greeting::deadline)
     }
 
-    /// Processes a frame of the greeting.
     fn greet(self: &Arc<Self>, frame: &Frame) -> Result<(), RpcError> {
         let said = match self.greeting.lock().as_mut() {
             Some(greeting) => greeting.take(frame)?,

@@ -35,7 +35,6 @@ impl Heart {
         self.rhythm.limit()
     }
 
-    /// Returns the time of the next check.
     pub(crate) fn next(&self) -> Instant {
         clock::instant(self.heartbeat.lock().next())
     }

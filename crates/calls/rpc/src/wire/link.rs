@@ -100,7 +100,6 @@ pub(crate) enum Pumped {
     /// No more frames are read until the peer has read its pending data.
     /// The driver continues at that time.
     Paused,
-    /// The connection is over.
     Ended,
 }
 

@@ -28,9 +28,7 @@ pub(crate) enum Happening {
     Wake,
     /// A peer connects to the listener.
     Knock,
-    /// Frames have arrived on a connection.
     Frames(LinkId),
-    /// A connection has room to send.
     Room(LinkId),
 }
 

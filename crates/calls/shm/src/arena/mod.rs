@@ -213,7 +213,6 @@ impl Drop for Shared {
 /// This map finds the arena of any bytes.
 static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
 
-/// Returns the arena that has this address.
 fn find(address: usize) -> Option<Arc<Shared>> {
     let arenas = ARENAS.read();
     let (start, shared) = arenas.range(..=address).next_back()?;

@@ -139,7 +139,6 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Returns the buffer for small replies.
     #[inline]
     pub(super) fn small(&mut self) -> &mut Vec<u8> {
         &mut self.small

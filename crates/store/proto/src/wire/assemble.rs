@@ -37,7 +37,6 @@ enum Step {
     Length(Field),
 }
 
-/// The rest of the list in progress.
 #[derive(Debug, Clone, Copy)]
 enum List {
     Keys(usize),

@@ -102,7 +102,6 @@ impl Driver {
         });
     }
 
-    /// Ends the group because a peer refuses this rank.
     pub(super) fn end_refused(&mut self, rank: u32, refusal: GroupRefusal) {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.refused(named, refusal);

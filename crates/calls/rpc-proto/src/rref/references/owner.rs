@@ -12,11 +12,9 @@ use rdzv_core::time::Now;
 enum Value {
     /// Other members refer to the value, but its creating call has not arrived.
     Awaited { creator: Member },
-    /// The function runs.
     Running,
     /// The value exists, or the error of its function does.
     Made,
-    /// The value will never exist.
     Never(ReferenceFailure),
 }
 
@@ -53,7 +51,6 @@ impl Owned {
         self.value == Value::Made
     }
 
-    /// `true` if the function of the value runs.
     pub(super) fn is_running(&self) -> bool {
         self.value == Value::Running
     }

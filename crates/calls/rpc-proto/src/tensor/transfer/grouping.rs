@@ -9,7 +9,6 @@ use crate::tensor::{Coverage, TensorMeta};
 /// Maximum number of blocks to process. Beyond it, gaps are sent as zeros.
 const BLOCK_LIMIT: usize = 1 << 20;
 
-/// Tensor that has elements.
 #[derive(Debug, Clone)]
 pub(super) struct Member<'a> {
     /// Index of the tensor in the message.

@@ -87,7 +87,6 @@ impl Service {
         }
     }
 
-    /// Accepts all pending connections.
     pub(super) fn accept_all(&mut self) {
         for listener in 0..self.listeners.len() {
             let accepted = |_: &usize| self.accept_one(listener);
