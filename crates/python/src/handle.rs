@@ -77,6 +77,7 @@ impl<T> Own<T> {
         }
     }
 
+    /// `true` in a forked child.
     pub(crate) fn is_foreign(&self) -> bool {
         self.origin.is_foreign()
     }

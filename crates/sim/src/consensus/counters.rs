@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Addition {
     pub(super) client: u64,
+    /// Number of the addition, from 1.
     pub(super) sequence: u64,
     pub(super) key: u64,
 }

@@ -155,6 +155,7 @@ impl Permits {
         }
     }
 
+    /// Drops the queued work.
     fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
