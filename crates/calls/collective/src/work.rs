@@ -92,7 +92,7 @@ impl<R> Work<R> {
         self.0.state.lock().ended
     }
 
-    /// Takes the result once the operation has finished; `None` in all other cases.
+    /// Takes the result; `None` before the operation has finished, and after a take.
     pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }
