@@ -92,7 +92,9 @@ impl<R> Work<R> {
         self.0.state.lock().ended
     }
 
-    /// Takes the result; `None` before the operation has finished, and after a take.
+    /// Takes the result once the operation has finished.
+    ///
+    /// `None` before that, and after the result was taken.
     pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }
