@@ -58,7 +58,6 @@ type Call = Box<dyn FnOnce(Python<'_>, &Bound<'_, PyAny>) -> Option<PyErr> + Sen
 /// Sender of calls; `None` is the end of the run.
 type Calls = Sender<Option<Call>>;
 
-/// Store, and its Python object.
 type Known = (Arc<dyn Store>, Py<StoreObject>);
 
 /// Function that answers a call, at most once.

@@ -10,7 +10,6 @@ use rdzv_trust::{Credentials, Identity, Token};
 
 use crate::argument::{Object, type_name, value};
 
-/// Names of the files in `tls`.
 const FILES: [&str; 3] = ["certificate", "key", "authorities"];
 
 /// Reads `token` (`str`, `bytes` or `None`) and `tls` (a `dict` or `None`).

@@ -1,6 +1,6 @@
 //! State of the Python objects of this crate, and checks of its use.
 //!
-//! The state may not be used after `close()`, and in a process that was forked from the one that
+//! The state may not be used after `close()`, or in a process that was forked from the one that
 //! created it.
 
 use std::mem::ManuallyDrop;
@@ -34,7 +34,6 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Returns this process.
     pub(crate) fn here() -> Self {
         Self {
             process: std::process::id(),

@@ -226,7 +226,6 @@ pub(crate) fn end_all(py: Python<'_>) {
     });
 }
 
-/// `true` if Python has threads besides this one.
 fn has_other_threads(py: Python<'_>) -> PyResult<bool> {
     let frames = py.import("sys")?.call_method0("_current_frames")?;
     Ok(frames.len()? > 1)

@@ -41,7 +41,6 @@ impl Inner {
 struct Seen {
     /// Latest round that has ended.
     changed: Option<u64>,
-    /// Round that this node is in.
     round: Option<u64>,
     closed: bool,
 }

@@ -33,7 +33,6 @@ pub struct Client {
     seen: [Vec<u8>; KEYS],
 }
 
-/// Current activity of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing; the client will choose an action.
@@ -46,15 +45,11 @@ pub(crate) enum State {
     Gorging { next: u32, last: u32 },
     /// The answer to such a ping has arrived, and the value is next.
     Swallowing { next: u32, last: u32 },
-    /// The client reads the register.
     Reading,
     /// The client tries to advance the register from a version.
     Swapping { version: u64 },
-    /// The client adds to the counter.
     Adding,
-    /// The client deletes a key.
     Deleting,
-    /// The client waits for keys.
     Waiting { keys: Vec<Vec<u8>>, pops: bool },
     /// The client has cancelled a wait; `answered` if the wait was answered anyway.
     Cancelling { answered: bool },
@@ -62,9 +57,7 @@ pub(crate) enum State {
     Popping,
     /// The client reads both keys of the pair.
     Pairing,
-    /// The client reads the large value.
     Fetching,
-    /// The client has entered a barrier.
     InBarrier { key: Vec<u8> },
     /// The client has requested a recorded operation on a key.
     KeyOperation(KeyOperation),

@@ -30,7 +30,7 @@
 //! Invariants: **INV-S1** Compare-and-set has one winner per version. **INV-S2** A satisfied wait
 //! gets exactly one answer. **INV-S3** Replies arrive in the order of requests. **INV-S4** Memory
 //! stays within the limit. **INV-S5** A multi-set is visible completely or not at all. **INV-S6**
-//! An entry of a queue is taken once, and in order. **INV-L1** The history that the clients of a
+//! An entry of a queue is taken at most once. **INV-L1** The history that the clients of a
 //! key saw is linearizable, and so is that of the agents of a run.
 
 pub mod agents;

@@ -51,11 +51,9 @@ pub struct Report {
 enum Event {
     /// An idle client acts; a waiting client may cancel its wait.
     Turn(usize),
-    /// Bytes arrive at the server.
     AtServer(usize, u64, Vec<u8>),
     /// Bytes arrive at the client, which reads them later.
     AtClient(usize, u64, Vec<u8>),
-    /// The connection breaks.
     Reset { client: usize, generation: u64 },
 }
 

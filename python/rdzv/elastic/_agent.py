@@ -192,7 +192,7 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers; any thread may call it in a run.
+        """Returns the group of the workers; any thread can call it during a run.
 
         Args:
             role (str): role of the workers, or the default.

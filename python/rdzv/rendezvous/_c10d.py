@@ -156,12 +156,12 @@ class C10dRendezvousBackend(RendezvousBackend):
 
 
 def create_backend(params: RendezvousParameters) -> "tuple[C10dRendezvousBackend, TCPStore | FileStore]":
-    """Makes a backend and its store.
+    """Creates a backend and its store.
 
     | option | default | meaning |
     |---|---|---|
     | ``store_type`` | ``tcp`` | ``tcp``, or ``file`` for the file at the endpoint |
-    | ``is_host`` | if the endpoint is of this host | true: this process hosts the TCP store |
+    | ``is_host`` | if the endpoint is on this host | true: this process hosts the TCP store |
     | ``read_timeout`` | 60 | timeout of the TCP store, in seconds |
 
     Args:

@@ -237,7 +237,7 @@ class NativeRendezvousHandler(RendezvousHandler):
             RendezvousInfo: the round.
 
         Raises:
-            RendezvousError: the round did not form; its subclass tells why.
+            RendezvousError: the round did not form; the subclass shows the reason.
         """
         native = self._joined()
         _, rank, world_size, host, port = native.join()
@@ -247,7 +247,7 @@ class NativeRendezvousHandler(RendezvousHandler):
         """Returns True if no node can join any more.
 
         Returns:
-            bool: True after :meth:`set_closed` of any node.
+            bool: True after any node has called :meth:`set_closed`.
         """
         return self._joined().is_closed()
 

@@ -24,7 +24,7 @@ class RendezvousHandlerRegistry:
 
         Args:
             backend (str): name of the backend.
-            creator (Callable[[RendezvousParameters], RendezvousHandler]): function that makes a
+            creator (Callable[[RendezvousParameters], RendezvousHandler]): function that creates a
             handler.
 
         Raises:

@@ -165,8 +165,8 @@ class RRef(Generic[T]):
         """Returns a proxy whose methods run on the owner, and return references.
 
         Args:
-            timeout (float): time limit in seconds for the owner to accept each call. Default: the
-                agent's timeout.
+            timeout (float): seconds for each method, as in :func:`rdzv.rpc.remote`. Default: as
+                there.
 
         Returns:
             object: a proxy with the methods of the value.

@@ -216,7 +216,7 @@ def _forward_state():
 class RdzvBackend(_Backend):
     """One rank in a process group of torch.
 
-    It uses the native half of :class:`rdzv.Group`.
+    The backend uses the native half of :class:`rdzv.Group`.
     """
 
     # All of these are defined: if torch finds one only in the base class, it calls itself

@@ -17,7 +17,7 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """Returns the creator of handlers: the entry point of torchrun.
 
     Returns:
-        callable: a function that makes an :class:`RdzvRendezvousHandler` from torch's parameters.
+        callable: a function that creates an :class:`RdzvRendezvousHandler` from torch's parameters.
 
     Example:
         >>> from rdzv.torch.elastic import handler
@@ -28,7 +28,7 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def create(params: RendezvousParameters) -> RendezvousHandler:
-    """Makes a handler. Args: params (RendezvousParameters)."""
+    """Creates a handler. Args: params (RendezvousParameters)."""
     return RdzvRendezvousHandler(params)
 
 

@@ -9,7 +9,6 @@ use rustix::process::Signal;
 
 use crate::pids;
 
-/// The environment variable that carries the marker.
 const VARIABLE: &str = "RDZV_TEST_MARKER";
 
 /// An environment variable that marks a program and all its descendants.

@@ -43,7 +43,6 @@ impl Stream {
         Self::of(chunks)
     }
 
-    /// Creates a stream that has ended.
     pub(crate) fn empty() -> Self {
         Self::of(channel().1)
     }

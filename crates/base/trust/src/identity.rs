@@ -166,7 +166,6 @@ impl ServerCertVerifier for Hosts {
     }
 }
 
-/// Returns the worker names in a certificate.
 pub(crate) fn worker_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(parsed) = webpki::EndEntityCert::try_from(certificate) else {
         return Vec::new();

@@ -101,7 +101,6 @@ impl<S: Read + Write> Session<S> {
             .unwrap_or_default()
     }
 
-    /// Reads from the stream and decrypts.
     fn pull(&mut self) -> io::Result<usize> {
         let count = self.tls.read_tls(&mut self.stream)?;
         if let Err(error) = self.tls.process_new_packets() {
@@ -194,7 +193,6 @@ impl<S: Read + Write> Session<S> {
     }
 }
 
-/// Returns the text for a TLS error.
 fn explain(error: &Error) -> String {
     match error {
         Error::AlertReceived(alert) => match alert {

@@ -67,7 +67,6 @@ impl Acceptor {
         }
     }
 
-    /// Returns the descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = self.listener.iter().flat_map(Listener::descriptors);
         listener.chain(self.handshakes.iter().map(|one| one.socket.as_fd()))

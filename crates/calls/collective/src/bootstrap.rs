@@ -53,7 +53,7 @@ pub struct GroupOptions {
     ///
     /// Ranks that cannot share memory use the sockets.
     pub shared: bool,
-    /// Maximum number of bytes that one operation reserves for data of other ranks.
+    /// Maximum number of bytes that one operation reserves for all ranks' values.
     ///
     /// The limit applies if the other ranks specify the size (default 16 GiB).
     pub largest: u64,

@@ -9,7 +9,7 @@ use crate::schedule::{self, Parts};
 
 /// Size in bytes per rank below which the algorithm minimises steps.
 ///
-/// Other data uses the algorithm that minimises bytes.
+/// Larger data on more than two ranks uses the algorithm that minimises bytes.
 const SMALL: usize = 64 * 1024;
 
 impl ProcessGroup {

@@ -7,7 +7,6 @@ use crate::wire::{AbortCause, Frame};
 #[derive(Debug)]
 pub(crate) struct Break {
     pub(crate) first: String,
-    /// Rank at fault.
     pub(crate) suspect: u32,
     pub(crate) cause: AbortCause,
 }

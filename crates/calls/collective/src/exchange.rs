@@ -25,7 +25,6 @@ pub(crate) type Target<'a, T> = (&'a mut [T], &'a Parts);
 /// Values to send and buffer to receive into, cut into parts.
 #[derive(Debug)]
 pub(crate) enum Buffers<'a, T> {
-    /// One buffer for both.
     OneBuffer(Target<'a, T>),
     /// Two buffers, each with as many parts as there are ranks.
     Between(Source<'a, T>, Target<'a, T>),
@@ -75,7 +74,6 @@ pub(crate) fn run<T: Element>(
     exchange.mesh.flush(0)
 }
 
-/// Schedule with its buffers.
 struct Exchange<'a, T> {
     mesh: &'a mut Mesh,
     buffers: Buffers<'a, T>,

@@ -191,7 +191,6 @@ impl ProcessGroup {
         self.run_schedule(operation, elements, schedule, buffers, reduce)
     }
 
-    /// Returns the next collective call.
     pub(crate) fn next_call<T: Element>(
         &mut self,
         operation: GroupOperation,

@@ -21,7 +21,6 @@ pub(crate) struct Handshake {
     /// Received bytes: the hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
-    /// Descriptors that arrived with the offer.
     descriptors: Vec<OwnedFd>,
 }
 

@@ -35,7 +35,6 @@ pub(crate) struct Outbound {
     ended: Option<String>,
 }
 
-/// Transport of the data.
 #[derive(Debug)]
 enum Transport {
     Socket,
@@ -117,7 +116,6 @@ impl Outbound {
         self.accepted
     }
 
-    /// `true` if the peer reads the shared buffer of this rank.
     pub(crate) fn shares_buffer(&self) -> bool {
         matches!(self.transport, Transport::Ring(_))
     }
@@ -131,7 +129,6 @@ impl Outbound {
         self.queue.len() - self.sent
     }
 
-    /// `true` if sending waits for room in the socket.
     pub(crate) fn waits_for_socket(&self) -> bool {
         matches!(self.transport, Transport::Socket) && self.queued() > 0
     }

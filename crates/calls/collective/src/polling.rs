@@ -9,24 +9,19 @@ use rustix::event::{PollFd, PollFlags};
 use crate::acceptor::Acceptor;
 use crate::outbound::Outbound;
 
-/// Source of a polled descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// The commands of other threads.
     Commands,
     Interrupt,
     Acceptor,
     /// The socket that was dialled to a peer.
     Outbound(u32),
-    /// The ring to a peer has space.
     Space(u32),
     /// The socket that was accepted from a peer.
     Inbound(u32),
-    /// The ring of a peer has data.
     Data(u32),
 }
 
-/// Descriptors to poll.
 #[derive(Debug, Default)]
 pub(crate) struct Polling<'a> {
     sources: Vec<Source>,

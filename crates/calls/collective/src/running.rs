@@ -10,7 +10,6 @@ use crate::wire::{AbortCause, Frame, GroupRefusal, Sent};
 /// Rank with the address at which it listens, as errors show them.
 pub(crate) type Named = (u32, SocketAddr);
 
-/// Operation in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
     pub(crate) call: Call,
@@ -81,7 +80,6 @@ impl Running {
         }
     }
 
-    /// Returns the error for an unexpected frame.
     pub(crate) fn unexpected(&self, peer: Named, sent: Sent) -> CollectiveError {
         match sent {
             Ok(Frame::Abort { suspect, cause }) => self.aborted(peer, suspect, cause),

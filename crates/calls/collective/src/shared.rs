@@ -38,7 +38,6 @@ pub(crate) struct Shared {
     pub(crate) buffer: PeerBuffer,
 }
 
-/// Creates the shared buffer of this rank.
 pub(crate) fn own_buffer() -> Option<SharedBuffer> {
     let refused =
         |error: &_| tracing::debug!(%error, "no memory is shared with ranks of this host");

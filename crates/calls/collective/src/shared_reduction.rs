@@ -52,7 +52,6 @@ pub(crate) struct Reduction<'a, T> {
 /// Layout of a piece in every shared buffer.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
-    /// Offset of the half.
     half: usize,
     /// Maximum number of bytes of each part in a half.
     room: usize,
@@ -75,7 +74,6 @@ impl Layout {
 }
 
 impl<T: Element> Reduction<'_, T> {
-    /// Runs the reduction.
     pub(crate) fn run(mut self, mesh: &mut Mesh, scratch: &mut Scratch) -> Result<()> {
         mesh.connect_all()?;
         let world_size = mesh.member.world_size;

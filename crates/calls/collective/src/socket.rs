@@ -54,12 +54,10 @@ pub(crate) fn local_name(number: uuid::Uuid) -> String {
     format!("rdzv-{}", number.simple())
 }
 
-/// Returns the name of the Unix socket for messages.
 pub(crate) fn messages_name(name: &str) -> String {
     format!("{name}-messages")
 }
 
-/// Connection to a rank.
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: OwnedFd,
@@ -106,7 +104,6 @@ impl Socket {
         Ok(Self::new(socket, true))
     }
 
-    /// `true` if this is a Unix socket.
     pub(crate) fn is_local(&self) -> bool {
         self.local
     }
@@ -145,7 +142,6 @@ impl Socket {
         let _ = self.write(&[IoSlice::new(&frame.encode())]);
     }
 
-    /// Ends the sending.
     pub(crate) fn finish(&self) {
         // This fails only if the other side has ended.
         let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Write);
@@ -204,7 +200,6 @@ impl Control {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) listener: Listener,
-    /// Endpoints of all ranks.
     pub(crate) endpoints: Vec<Endpoint>,
     /// `true` if ranks of one host exchange data in shared memory.
     pub(crate) share: bool,
@@ -237,7 +232,6 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns the descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.tcp.as_fd()).chain(self.local.iter().map(AsFd::as_fd))
     }

@@ -83,7 +83,6 @@ impl Hello {
         bytes
     }
 
-    /// Decodes a hello; `None` if the bytes are not a hello.
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
         (bytes[..4] == HELLO_MAGIC).then(|| Self {
             version: u16::from_ne_bytes([bytes[4], bytes[5]]),
@@ -175,7 +174,6 @@ pub(crate) enum Frame {
     ///
     /// Data is expected in the offered memory, or on the socket.
     Accept {
-        /// `true` for the offered memory.
         memory: bool,
     },
     /// The hello was refused.
@@ -266,7 +264,6 @@ impl Frame {
         Self::decode(&bytes).ok_or(bytes)
     }
 
-    /// Decodes a frame; `None` if the bytes are not a frame.
     pub(crate) fn decode(bytes: &[u8; FRAME]) -> Option<Self> {
         if bytes[..4] != FRAME_MAGIC {
             return None;
@@ -326,7 +323,6 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-/// Returns the code of an operation, its reduction, and its root.
 fn operation_code(operation: GroupOperation) -> (u8, Option<ReduceOp>, u32) {
     match operation {
         GroupOperation::Barrier => (1, None, 0),

@@ -92,7 +92,9 @@ impl<R> Work<R> {
         self.0.state.lock().ended
     }
 
-    /// Takes the result once the operation has finished; `None` in all other cases.
+    /// Takes the result once the operation has finished.
+    ///
+    /// `None` before that, and after the result was taken.
     pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }

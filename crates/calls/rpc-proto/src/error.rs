@@ -40,13 +40,11 @@ pub enum RpcErrorKind {
     Stopping,
     /// The called function failed.
     Remote,
-    /// A peer violated the protocol, e.g.
-    /// with a wrong version or size.
+    /// A peer violated the protocol, for example with a wrong version or size.
     Protocol,
     /// An operation on the store failed.
     Store,
-    /// A local failure, e.g.
-    /// a lack of resources, or a bug in rdzv.
+    /// A local failure: a lack of resources, or a bug in rdzv.
     Internal,
 }
 

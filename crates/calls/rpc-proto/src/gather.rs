@@ -69,7 +69,6 @@ pub struct Finished<V, W> {
     pub waiting: Vec<W>,
 }
 
-/// Gather in progress.
 #[derive(Debug)]
 struct Gather<V, W> {
     values: BTreeMap<WorkerName, V>,
@@ -103,7 +102,8 @@ impl<V, W> GatherTable<V, W> {
     ///
     /// # Errors
     ///
-    /// [`GatherError`] if the report is not expected. The gather continues without it.
+    /// [`GatherError`] if this worker is stopping, if the gather has already failed, or if the
+    /// report is not expected. A report that is not expected does not end the gather.
     pub fn report(
         &mut self,
         key: &GatherKey,

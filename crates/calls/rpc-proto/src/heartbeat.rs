@@ -18,7 +18,7 @@ pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 /// Minimum limit: the system sends at most one probe per second.
 pub const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
 
-/// Number of polls, and of probes, in a limit of at least 5 s.
+/// Minimum number of polls in a limit of at least 5 s.
 const BEATS: u32 = 5;
 
 const SECOND: Duration = Duration::from_secs(1);

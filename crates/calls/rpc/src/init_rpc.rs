@@ -7,7 +7,6 @@ use rdzv_lock::Mutex;
 
 use crate::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind};
 
-/// State of the agent of this process.
 enum AgentSlot {
     Free,
     /// A thread is creating an agent.

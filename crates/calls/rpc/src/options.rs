@@ -17,7 +17,6 @@ use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
 use crate::transport::{Token, TransportOptions};
 use crate::{ReferenceSettings, RpcError, Timeout};
 
-/// Default timeout for a call.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Default timeout for forming or joining a group.

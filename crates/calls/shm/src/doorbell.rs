@@ -56,7 +56,6 @@ impl Doorbell {
         }
     }
 
-    /// Resets the doorbell.
     pub(crate) fn clear(&self) {
         let mut count = [0; 8];
         // The read fails if the doorbell was not signalled.

@@ -198,7 +198,6 @@ fn open<const RINGS: usize>(
     Ok(laid_out(memory, capacity, doorbells))
 }
 
-/// Returns consecutive rings in memory.
 fn laid_out<const RINGS: usize>(
     memory: Memory,
     capacity: usize,

@@ -25,8 +25,8 @@ pub const MOST: usize = 8;
 /// # Errors
 ///
 /// Returns the errors of the socket, including [`io::ErrorKind::WouldBlock`];
-/// [`io::ErrorKind::InvalidInput`] for no bytes or more than [`MOST`] descriptors. In these cases
-/// nothing was sent.
+/// [`io::ErrorKind::InvalidInput`] for descriptors without bytes, or for more than [`MOST`]
+/// descriptors. In these cases nothing was sent.
 pub fn send(
     socket: impl AsFd,
     bytes: &[IoSlice<'_>],

@@ -265,7 +265,6 @@ impl PooledBuffer {
     }
 }
 
-/// Share of the bytes in a buffer.
 struct Frozen(Arc<PooledBuffer>);
 
 impl AsRef<[u8]> for Frozen {

@@ -159,7 +159,7 @@ pub enum Denied {
     /// The peer has no process id in this namespace.
     #[error("the peer is in a process namespace that is not visible from here")]
     OtherNamespace,
-    /// Yama forbids processes to read each other.
+    /// Yama forbids processes from reading each other's memory.
     #[error(
         "Yama denies it (/proc/sys/kernel/yama/ptrace_scope is {scope}); with 1, the peer must \
          permit it; with 0, it is permitted"

@@ -46,7 +46,6 @@ pub(crate) const LARGEST: usize = 64 << 20;
 /// Both sides can then copy in parallel.
 const STEP: usize = 64 << 10;
 
-/// Location of a ring in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct RingLayout {
     memory: Arc<Memory>,
@@ -57,7 +56,6 @@ pub(crate) struct RingLayout {
 }
 
 impl RingLayout {
-    /// Returns the length of the memory for a ring.
     pub(crate) fn length(capacity: usize) -> usize {
         BYTES + capacity
     }

@@ -72,12 +72,14 @@ impl SpinBudget {
         Self::with(unless_alone(longest), Offers::Late)
     }
 
-    /// Creates the same budget for threads that share processors with peers.
+    /// Creates a budget for threads that share processors with their peers.
+    ///
+    /// These threads spin even on one processor.
     pub fn crowded(longest: Duration) -> Self {
         Self::with(longest, Offers::Always)
     }
 
-    /// Creates the same budget for threads that keep their processor.
+    /// Creates a budget for threads that keep their processor.
     ///
     /// Other threads of the same process do not get the processor during the wait.
     pub fn holding(longest: Duration) -> Self {
@@ -140,9 +142,9 @@ impl SpinBudget {
 ///
 /// The thread reads the clock itself.
 ///
-/// If other threads had run on this processor at the end of the last wait, the peer is probably one
-/// of them. In that case, the thread offers the processor from the first poll on. Otherwise the
-/// thread first keeps the processor for a few microseconds.
+/// If other threads ran on this processor during the last wait, the peer is probably one of them.
+/// In that case, the thread offers the processor from the first poll on. Otherwise the thread first
+/// keeps the processor for a few microseconds.
 #[derive(Debug)]
 pub struct Polls<'a> {
     of: &'a SpinBudget,

@@ -10,7 +10,6 @@ thread_local! {
     static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs a callback of a group.
 pub(super) fn run(group: u64, call: impl FnOnce()) {
     let before = INSIDE.replace(group);
     call();

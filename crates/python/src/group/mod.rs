@@ -184,7 +184,6 @@ impl Shared {
         })
     }
 
-    /// Ends operations in progress on all ranks.
     fn interrupt(&self) {
         let breaker = self.breaker.lock().clone();
         if let Some(breaker) = breaker {

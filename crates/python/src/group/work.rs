@@ -26,7 +26,6 @@ pub(super) struct Outcome {
     pub(super) memory: Vec<Memory>,
     /// Rank that sent the message.
     pub(super) from: Option<u32>,
-    /// Bytes of objects.
     pub(super) objects: Vec<Vec<u8>>,
 }
 
@@ -64,7 +63,6 @@ impl From<Received<Memory>> for Outcome {
     }
 }
 
-/// Work of any kind.
 pub(super) trait AnyWork: Send + Sync {
     fn is_done(&self) -> bool;
     fn wait(&self, timeout: Duration) -> bool;

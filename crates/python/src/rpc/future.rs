@@ -59,7 +59,6 @@ struct State {
     call: Option<Call<Reply>>,
     result: Option<Result<Reply, RpcError>>,
     is_done: bool,
-    /// Number of threads that wait.
     waiting: usize,
     /// Object to put into the queue when the call has ended.
     watcher: Option<Py<PyAny>>,

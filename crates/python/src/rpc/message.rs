@@ -26,18 +26,15 @@ pub(super) const VALUE: ValueMethod<Kept, (), Reply> = ValueMethod::new("rdzv.py
 /// Longer pickles are sent beside the body, as memory that is not copied.
 const LONGEST_BODY: usize = 32 << 10;
 
-/// Pickle of a message.
 #[derive(Clone, Serialize, Deserialize)]
 enum Body {
     Here(Inline),
     Beside(Tensor),
 }
 
-/// Bytes in a body.
 #[derive(Clone)]
 struct Inline(Bytes);
 
-/// Request of a call.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Call {
     pub(super) function: String,
@@ -56,7 +53,6 @@ pub(super) struct Reply {
 pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>, Vec<RpcReference>);
 
 impl Reply {
-    /// Creates a message from Python objects.
     pub(super) fn new(
         body: &Bound<'_, PyBytes>,
         parts: &[Bound<'_, PyAny>],

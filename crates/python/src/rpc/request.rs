@@ -75,7 +75,6 @@ impl RpcRequest {
         &self.0.context
     }
 
-    /// Returns the name of the function for an error.
     pub(super) fn name(&self) -> &str {
         match self.0.function.as_str() {
             "" => "a function",

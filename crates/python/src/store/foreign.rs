@@ -106,7 +106,6 @@ struct Failed {
 }
 
 impl ForeignStore {
-    /// Calls a method and reads its result.
     fn call<A, T>(&self, method: &str, arguments: A) -> Result<T, Failed>
     where
         A: for<'py> PyCallArgs<'py>,

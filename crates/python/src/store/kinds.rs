@@ -106,8 +106,9 @@ impl TcpStoreObject {
 ///
 /// Args:
 ///     path (str | os.PathLike): the file; its folder must exist.
-///     world_size (int): number of store objects in all processes. The file is removed when this
-///         number of objects have been closed. Default -1: the file stays.
+///     world_size (int): number of store objects in all processes. The file is removed once no
+///         object has it open and this number of objects have been closed. Default -1: the file
+///         stays.
 ///
 /// Raises:
 ///     StoreError: the file cannot be used, or has other content.
@@ -213,7 +214,6 @@ impl PrefixStoreObject {
 }
 
 impl PrefixStoreObject {
-    /// Creates a prefix store over `store`.
     pub(super) fn over(store: &Bound<'_, StoreObject>, prefix: String) -> PyResult<Py<Self>> {
         Py::new(store.py(), Self::new(prefix, store)?)
     }

@@ -43,7 +43,6 @@ pub(crate) enum Kind {
     Tcp {
         host: String,
         port: u16,
-        /// Store itself.
         client: Weak<TcpStore>,
     },
     File {
@@ -66,7 +65,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the name of the class.
     fn name(&self) -> &'static str {
         match self {
             Self::Tcp { .. } => "TCPStore",
@@ -274,7 +272,7 @@ impl StoreObject {
     ///     desired (bytes | str): the new value.
     ///
     /// Returns:
-    ///     bytes: the value of the key after the call.
+    ///     bytes: the value of the key after the call, or ``expected`` if the key is still missing.
     ///
     /// Raises:
     ///     ValueError: a value is too long.

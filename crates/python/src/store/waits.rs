@@ -38,7 +38,6 @@ enum Command {
     End,
 }
 
-/// Event to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Value,
@@ -46,7 +45,6 @@ pub(super) enum Wanted {
     Item,
 }
 
-/// Request for a wait.
 pub(super) struct Request {
     pub(super) wanted: Wanted,
     pub(super) store: Arc<dyn Store>,
@@ -119,7 +117,6 @@ impl Waiter {
     }
 }
 
-/// Wait in progress.
 struct Going {
     number: u64,
     request: Request,
@@ -127,14 +124,12 @@ struct Going {
     pending: PendingWait,
 }
 
-/// Wait that blocks a separate thread.
 struct Blocked {
     number: u64,
     is_cancelled: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-/// Result of a wait.
 type Outcome = Result<Option<Bytes>, StoreError>;
 
 fn run(mailbox: &Mailbox<Command>) {
@@ -246,7 +241,6 @@ impl Going {
         Self::of(number, request, Instant::now(), begun)
     }
 
-    /// Creates a wait from the result of its start.
     fn of(
         number: u64,
         request: Request,

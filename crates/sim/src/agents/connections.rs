@@ -44,7 +44,6 @@ impl World {
         self.send(id, false, piece());
     }
 
-    /// Sends a piece to one end of a connection.
     pub(super) fn send(&mut self, id: u32, to_host: bool, what: Piece) {
         let late = self.latency();
         let Some(link) = self.links.get_mut(&id).filter(|link| !link.cut) else {

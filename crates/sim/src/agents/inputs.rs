@@ -129,7 +129,6 @@ impl World {
         Ok(())
     }
 
-    /// Handles a join that the coordinator has confirmed to an agent.
     fn joined(&mut self, agent: usize, joined: &FormedRound) -> Result {
         let it = &mut self.agents[agent];
         it.doing = Doing::Working(joined.round);

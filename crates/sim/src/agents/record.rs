@@ -11,7 +11,6 @@ use crate::history::record::Event;
 use crate::history::run;
 
 impl World {
-    /// Records an input of an agent that is an operation.
     pub(super) fn write_down(&mut self, agent: usize, input: &Input<'_>) {
         let event = match input {
             Input::Join => Event::Joins,

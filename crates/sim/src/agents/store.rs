@@ -221,7 +221,6 @@ impl World {
         }
     }
 
-    /// Sends a question of an agent to the store.
     pub(super) fn ask(&mut self, agent: usize, ask: Ask) {
         let it = &mut self.agents[agent];
         it.asked += 1;
@@ -299,7 +298,6 @@ impl World {
         Ok(())
     }
 
-    /// Handles an answer that arrives at an agent.
     pub(super) fn answered(&mut self, question: Question, answer: Answer) -> Result {
         if !self.is_open(question) {
             return Ok(());
@@ -327,7 +325,6 @@ impl World {
         (agent.process, agent.asked) == (question.process, question.number)
     }
 
-    /// Stores or removes a value.
     pub(super) fn put(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         if key == STATE && self.keys.get(STATE) != value.as_ref() {
             self.version += 1;

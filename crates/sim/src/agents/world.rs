@@ -21,7 +21,6 @@ use crate::{Result, broken};
 /// Time for which everything must stay settled.
 const LONG: Duration = Duration::from_secs(16);
 
-/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
@@ -43,21 +42,18 @@ pub(super) enum Event {
     Set(Vec<u8>, Vec<u8>),
 }
 
-/// Event in a process of an agent.
 #[derive(Debug)]
 pub(super) enum Within {
     JoinAgain,
     StartAgain,
     /// The keeper of a killed agent starts a replacement.
     KeptStarts,
-    /// The workers of a round fail.
     WorkersFail(u64),
     /// An agent whose workers have succeeded ends.
     ///
     /// It closes the run if the workers of all agents have succeeded.
     Finishes(bool),
     Dialed,
-    /// The store sends a notice.
     Notice(participant::Input),
 }
 
@@ -77,7 +73,6 @@ pub(super) struct Question {
     pub(super) number: u64,
 }
 
-/// Answer of the store.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) version: u64,
@@ -91,7 +86,6 @@ pub(super) enum Piece {
     Bytes(Vec<u8>),
     /// End of the stream: the peer has closed it, or its process has ended.
     End,
-    /// Reset of the connection.
     Reset,
 }
 
@@ -298,7 +292,6 @@ impl World {
         Ok(())
     }
 
-    /// Handles an event in the current process of an agent.
     fn happen_within(&mut self, agent: usize, what: Within) -> Result {
         let it = &mut self.agents[agent];
         match what {
@@ -364,7 +357,6 @@ impl World {
         self.time.between(self.plan.latency)
     }
 
-    /// Logs an event of an agent.
     pub(super) fn note(&self, agent: usize, what: impl FnOnce() -> String) {
         self.time.log(&self.agents[agent].me, what);
     }

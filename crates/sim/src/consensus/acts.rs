@@ -126,7 +126,6 @@ impl World {
         Ok(())
     }
 
-    /// Returns the process of a slot, if one runs there.
     fn at_slot(&mut self, slot: usize) -> Option<&mut Process> {
         Some(&mut self.processes[self.slots[slot]?])
     }

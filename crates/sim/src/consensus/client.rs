@@ -23,7 +23,6 @@ pub(super) struct Client {
     pub(super) history: Vec<(u64, Operation<Counter>)>,
 }
 
-/// Answer to a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answer {
     Value(u64),

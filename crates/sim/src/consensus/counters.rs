@@ -40,7 +40,6 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// Values of the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     values: BTreeMap<u64, u64>,
@@ -94,7 +93,6 @@ impl Counters {
         }
     }
 
-    /// Returns a digest of the state.
     pub(super) fn digest(&self) -> u64 {
         let bytes = self.write();
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

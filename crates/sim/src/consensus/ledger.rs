@@ -23,7 +23,6 @@ pub struct Ledger {
 
 #[derive(Debug, Clone, Copy)]
 struct Committed {
-    /// Term of the entry.
     term: u64,
     /// Lowest term of the members that knew the commit.
     ///

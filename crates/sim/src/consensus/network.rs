@@ -30,7 +30,6 @@ impl World {
         late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
     }
 
-    /// Sends a packet.
     pub(super) fn send(&mut self, from: usize, to: usize, packet: Packet) {
         let Some(number) = self.connection(from, to) else {
             return;

@@ -8,10 +8,8 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 use super::counters::{Addition, Counters};
 
-/// Packet on a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Packet {
-    /// Frame of the machine.
     Frame(Vec<u8>),
     /// Invitation: the receiver may become a member with this voter index.
     Invite(u8),
@@ -24,7 +22,6 @@ pub(super) enum Packet {
 pub(super) struct Peer {
     pub(super) id: VoterId,
     pub(super) slot: usize,
-    /// Number of the connection to the process.
     pub(super) connection: Option<u64>,
     pub(super) since: u64,
     pub(super) heard: u64,

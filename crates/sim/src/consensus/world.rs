@@ -26,7 +26,6 @@ const REVIEW: u64 = 50_000_000;
 /// Interval at which processes try to connect.
 const CONNECT: u64 = 100_000_000;
 
-/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize),
@@ -83,7 +82,6 @@ pub struct World {
     pub(super) time: Scheduler<Event>,
     /// All processes by number, including those that have ended.
     pub(super) processes: Vec<Process>,
-    /// Process of each slot.
     pub(super) slots: Vec<Option<usize>>,
     /// Directions between slots that are cut, and how many times.
     pub(super) cuts: BTreeMap<(usize, usize), u32>,
@@ -224,13 +222,11 @@ impl World {
         leaders.max_by_key(|(_, it)| it.term).map(|(it, _)| it)
     }
 
-    /// Returns the numbers of all running processes.
     pub(super) fn running(&self) -> Vec<usize> {
         let numbers = 0..self.processes.len();
         numbers.filter(|it| self.processes[*it].runs).collect()
     }
 
-    /// Returns the running process with this id.
     pub(super) fn member(&self, id: VoterId) -> Option<&Process> {
         self.processes.iter().find(|it| it.runs && it.id == id)
     }

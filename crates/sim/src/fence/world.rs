@@ -33,13 +33,11 @@ const BREAKS: u64 = 2000 * MS;
 /// Time after the last fault within which all nodes are in one round again.
 const SETTLES: u64 = 60_000 * MS;
 
-/// Event at a time.
 #[derive(Debug)]
 enum Event {
     Act(Act),
     Heal(usize),
     Fast(usize),
-    /// Voters connect.
     Connect,
     Wake(usize),
     /// Bytes arrive at the voter of a machine.

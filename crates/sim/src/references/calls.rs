@@ -122,7 +122,6 @@ impl World {
         self.collect(worker)
     }
 
-    /// Notifies the caller of a failed creation.
     pub(super) fn creation_failed(&mut self, fork: ForkId) {
         if let Some(it) = self.model.forks.get_mut(&fork)
             && it.stage == Stage::Pending

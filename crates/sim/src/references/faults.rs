@@ -64,7 +64,6 @@ impl World {
         end.is_some_and(|end| *end > self.time.now)
     }
 
-    /// Ends the process of a worker.
     fn stop(&mut self, worker: usize) {
         self.report.ended += 1;
         let it = &mut self.workers[worker];

@@ -12,7 +12,6 @@ use super::world::{Doing, Event, World, pair};
 use crate::{Result, broken};
 
 impl World {
-    /// Applies the outputs of a machine.
     pub(super) fn collect(&mut self, worker: usize) -> Result {
         let machine = &mut self.workers[worker].machine;
         let outputs: Vec<_> = std::iter::from_fn(|| machine.poll_output()).collect();

@@ -48,7 +48,6 @@ pub struct Report {
     pub awaited: u64,
 }
 
-/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
@@ -69,7 +68,6 @@ pub(super) enum Event {
     Ending,
 }
 
-/// Activity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
     Working,
@@ -78,7 +76,6 @@ pub(super) enum Doing {
     Nothing,
 }
 
-/// One worker: its process, if there is one.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) member: Member,
@@ -298,7 +295,6 @@ impl World {
         self.time.wake(&mut it.wake, due, Event::Wake(worker));
     }
 
-    /// Logs an event of a worker.
     pub(super) fn note(&self, worker: usize, what: impl FnOnce() -> String) {
         let member = self.workers[worker].member;
         let who = format!("{}.{}", member.id, member.incarnation);

@@ -3,10 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Default timeout for operations that wait.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Deadline of one blocking call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
@@ -31,7 +29,6 @@ impl Deadline {
             .map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns `true` if the deadline has passed.
     pub(crate) fn has_passed(&self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
@@ -61,13 +58,11 @@ impl SharedTimeout {
         shared
     }
 
-    /// Changes the timeout.
     pub(crate) fn set(&self, timeout: Duration) {
         let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
     }
 
-    /// Returns the timeout.
     pub(crate) fn get(&self) -> Duration {
         Duration::from_millis(self.0.load(Ordering::Relaxed))
     }

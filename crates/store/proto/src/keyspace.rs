@@ -25,7 +25,6 @@ pub struct Keyspace {
     queues: BTreeMap<Box<[u8]>, Queue>,
     /// Meter of the owner of all values that are stored from now on.
     owner: Meter,
-    /// Meter of the whole store.
     meter: Meter,
 }
 
@@ -296,7 +295,6 @@ impl Keyspace {
 }
 
 impl Entry {
-    /// Changes the owner for which the key counts.
     #[inline]
     fn change_owner(&mut self, key: &[u8], owner: &Meter) {
         if !self.owner.is(owner) {

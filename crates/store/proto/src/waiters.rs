@@ -51,7 +51,6 @@ pub struct Waiters {
 /// Later waits have larger numbers, so a set of serial numbers is in order of registration.
 pub type Serial = u64;
 
-/// The waits on one key.
 #[derive(Debug, Default)]
 struct Registered {
     last: BTreeSet<Serial>,

@@ -1,6 +1,5 @@
 //! Valid and invalid requests of the c10d protocol as bytes.
 
-/// The magic number of `VALIDATE`.
 const MAGIC: u32 = 0x3C85_F7CE;
 
 /// Encodes a length or a count alone.
@@ -24,17 +23,14 @@ pub fn ping(nonce: u32) -> Vec<u8> {
     [&[0x0d], &nonce.to_le_bytes()[..]].concat()
 }
 
-/// Encodes a request with one key.
 fn of_key(opcode: u8, key: impl AsRef<[u8]>) -> Vec<u8> {
     [vec![opcode], bytes(key)].concat()
 }
 
-/// Encodes a request with one key and one value.
 fn of_pair(opcode: u8, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8> {
     [of_key(opcode, key), bytes(value)].concat()
 }
 
-/// Encodes a request with several keys.
 fn of_keys(opcode: u8, keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     let mut request = vec![opcode];
     request.extend(length(keys.len() as u64));

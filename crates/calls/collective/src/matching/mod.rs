@@ -35,12 +35,10 @@ pub(crate) const WINDOW: usize = 1024;
 /// Sequence number of the call of an operation, a send or a receive.
 pub(crate) type Operation = u64;
 
-/// Event for the matching.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// This rank calls a send or a receive.
     Called(Call),
-    /// A message arrived.
     Arrived(Arrived),
     /// The receiver has matched a message of this rank.
     Matched { by: u32, number: u64 },
@@ -52,7 +50,6 @@ pub(crate) enum Input {
     },
 }
 
-/// Action for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Action for an operation, with the rank at its other end.
@@ -78,7 +75,6 @@ pub(crate) enum Action {
     Mismatch { envelope: Envelope },
 }
 
-/// State of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     peers: BTreeMap<u32, Peer>,
@@ -123,7 +119,6 @@ struct Posted {
     from: Option<u32>,
 }
 
-/// Message that arrived.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: u32,
@@ -167,7 +162,6 @@ impl Matching {
         }
     }
 
-    /// Returns the next action.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }

@@ -44,7 +44,6 @@ pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 /// This is about the time until a peer in the same call gets to run on the processor of this rank.
 const AWAKE: Duration = Duration::from_micros(200);
 
-/// All connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Mesh {
     pub(crate) member: Member,
@@ -56,7 +55,6 @@ pub(crate) struct Mesh {
     last_calls: BTreeMap<u32, Call>,
     /// Shared buffer of this rank; `None` if no memory is shared.
     buffer: Option<SharedBuffer>,
-    /// `true` if [`Mesh::connect_all`] has succeeded.
     all_connected: bool,
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
@@ -75,7 +73,6 @@ pub(crate) struct Mesh {
     pub(crate) watch: Option<Watch>,
 }
 
-/// Returns the number of ranks on this host.
 pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
     let local = endpoints.iter().filter(|endpoint| endpoint.local.is_some());
     local.count()
@@ -213,7 +210,6 @@ impl Mesh {
         Ok(self.inbound.get_mut(&peer).expect("it has connected"))
     }
 
-    /// `true` if all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
         self.endpoints
             .iter()
@@ -244,7 +240,6 @@ impl Mesh {
         }
     }
 
-    /// Returns the last call that was received from a peer.
     pub(crate) fn last_call(&self, peer: u32) -> Option<Call> {
         self.last_calls.get(&peer).copied()
     }
@@ -273,7 +268,6 @@ impl Mesh {
         Ok(entry.insert(outbound))
     }
 
-    /// Adds the peers that have connected.
     fn accept_peers(&mut self) -> Result<()> {
         let accepted = self
             .acceptor

@@ -24,7 +24,6 @@ pub(super) struct Arriving {
 /// Next part of the stream.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// A frame.
     Frame,
     /// The values of an eager message. `read` bytes have arrived.
     Eager {
@@ -42,10 +41,8 @@ pub(super) enum Body {
     },
 }
 
-/// Result of a read.
 #[derive(Debug)]
 pub(super) enum Reading {
-    /// There is nothing to read now.
     Nothing,
     /// Values of this many bytes.
     Values(usize),
@@ -121,12 +118,10 @@ impl Arriving {
         self.answers.len() - self.answered <= UNREAD
     }
 
-    /// `true` if answers wait for the socket.
     pub(super) fn has_answers(&self) -> bool {
         self.answered < self.answers.len()
     }
 
-    /// Queues an answer.
     pub(super) fn answer(&mut self, frame: &Frame) {
         self.answers.extend_from_slice(&frame.encode());
     }

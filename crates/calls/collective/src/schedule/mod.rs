@@ -40,7 +40,6 @@ pub(crate) struct Schedule {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Messages of one rank in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Step {
     /// Message to send, with the values at the beginning of the step.

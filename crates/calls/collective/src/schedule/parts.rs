@@ -23,7 +23,6 @@ impl Parts {
         }
     }
 
-    /// Creates parts of these lengths.
     pub(crate) fn of(lengths: &[usize]) -> Self {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {
@@ -43,12 +42,10 @@ impl Parts {
         }
     }
 
-    /// Returns the number of parts.
     pub(crate) fn count(&self) -> usize {
         self.bounds.len() - 1
     }
 
-    /// Returns the elements of one part.
     pub(crate) fn range(&self, part: u32) -> Range<usize> {
         let part = part as usize % self.count();
         self.bounds[part]..self.bounds[part + 1]

@@ -53,7 +53,7 @@ pub(crate) fn direct_scatter(rank: u32, world_size: u32, root: u32) -> Schedule 
 
 /// Broadcast with few bytes: scattered parts travel around the ring.
 ///
-/// No rank, including the root, sends much more than twice the buffer.
+/// Each rank, including the root, sends less than twice the buffer.
 pub(crate) fn scatter_and_ring(rank: u32, world_size: u32, root: u32) -> Schedule {
     direct_scatter(rank, world_size, root).then(ring_gather(rank, world_size))
 }

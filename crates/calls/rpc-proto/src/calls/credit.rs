@@ -59,7 +59,7 @@ impl Credit {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// `true` if calls and bytes in flight are within the limits.
+    /// `true` if fewer calls than the limit, and at most its bytes, are in flight.
     pub(super) fn is_within(&self) -> bool {
         self.calls < self.limits.calls && self.bytes <= self.limits.bytes
     }

@@ -9,7 +9,6 @@ use rdzv_core::time::Mono;
 /// A call leaves the table exactly once: taken, expired or drained.
 #[derive(Debug, Clone)]
 pub struct CallTable<T> {
-    /// Each call with its deadline.
     calls: BTreeMap<u64, (T, Option<Mono>)>,
     /// Deadlines in order, each with the number of its call.
     deadlines: BTreeSet<(Mono, u64)>,

@@ -192,7 +192,6 @@ pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
     Ok(())
 }
 
-/// Checks V1 and V2.
 fn check_devices(node: &Node<'_>) -> Result<(), DeviceFault> {
     let devices = &node.data.devices;
     let count = node.data.device_count;

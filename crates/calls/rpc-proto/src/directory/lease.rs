@@ -17,7 +17,7 @@ pub struct LeaseWatch {
     seen: BTreeMap<u64, Seen>,
 }
 
-/// Maximum number of restarts of a lease after late polls, in a row.
+/// Maximum number of restarts of a lease while its number does not change.
 ///
 /// Without this limit, an observer whose polls are all late would never see a lease end.
 const MOST_RESTARTS: u32 = 3;
@@ -47,7 +47,7 @@ impl LeaseWatch {
     ///
     /// If more than half a lease has passed since the last poll, this process may have been
     /// stopped, or the store unreachable. Other members may also have been unable to renew. All
-    /// unchanged leases then restart, each at most three times in a row.
+    /// unchanged leases then restart, each at most three times until its number changes.
     pub fn expired(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
         let blind = self
             .last_check

@@ -10,8 +10,8 @@ use super::staging::{LEAST_ROOM, Staging};
 
 /// Minimum length of bodies and parts that get separate memory.
 ///
-/// Longer and equal ones are received directly into this memory. Shorter ones pass through the
-/// staging buffer.
+/// Bodies and parts of at least this length are received directly into this memory. Shorter ones
+/// pass through the staging buffer.
 pub const SMALL: usize = LEAST_ROOM;
 
 /// Maximum number of bytes to reserve for a body or part before it arrives.

@@ -19,10 +19,8 @@ use child::Child;
 use owner::Owned;
 use user::User;
 
-/// Phase of the life of [`References`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// Normal work.
     #[default]
     Working,
     /// All handles are released; waits until all affected members know.
@@ -36,14 +34,10 @@ enum Phase {
     Ended,
 }
 
-/// Action at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// Work on a link.
     Link(Member),
-    /// Ask about a fork.
     Ask(ForkId),
-    /// Stop refusing a fork.
     Forget(ForkId),
     /// Probe members that have been silent for long.
     Leases,
@@ -56,23 +50,17 @@ pub struct References {
     settings: Settings,
     next_id: GlobalId,
     phase: Phase,
-    /// Values that this member owns.
     owned: BTreeMap<RRefId, Owned>,
-    /// Forks that this member holds.
     users: BTreeMap<ForkId, User>,
     /// Forks that this member created and that may be in flight.
     children: BTreeMap<ForkId, Child>,
     /// Values that this member has requested, and whose owners have not answered.
     creations: BTreeMap<RRefId, ForkId>,
-    /// Forks that are refused if they arrive.
     refused: BTreeSet<ForkId>,
-    /// Members that are lost.
     lost: BTreeSet<Member>,
     links: BTreeMap<Member, Link>,
-    /// Deadline of each link in `timers`.
     link_timers: BTreeMap<Member, Mono>,
     timers: BTreeSet<(Mono, Timer)>,
-    /// Links that have changed.
     touched: BTreeSet<Member>,
     /// `true` if `timers` contains [`Timer::Leases`].
     leases_watched: bool,
@@ -119,7 +107,6 @@ impl References {
             && self.links.values().all(|link| link.in_flight() == 0)
     }
 
-    /// Returns a new id.
     fn id(&mut self) -> GlobalId {
         let id = self.next_id;
         self.next_id.local_id = self.next_id.local_id.wrapping_add(1);
@@ -149,7 +136,6 @@ impl References {
         }
     }
 
-    /// Records that this link has changed.
     fn touch(&mut self, member: Member) {
         self.touched.insert(member);
     }

@@ -44,7 +44,6 @@ pub struct Link {
     sends: u32,
     /// Time of the last batch from the member.
     received_at: Mono,
-    /// Time since which the member is unreachable.
     unreachable_since: Option<Mono>,
 }
 
@@ -122,7 +121,6 @@ impl Link {
         self.retry_at = (self.sent > received).then(|| now + gap(1));
     }
 
-    /// Records that the member is unreachable from now on.
     pub(super) fn unreachable(&mut self, now: Mono) {
         self.unreachable_since.get_or_insert(now);
     }

@@ -311,7 +311,6 @@ impl RpcAgent {
 }
 
 impl Core {
-    /// Applies the current view of the group.
     fn see(self: &Arc<Self>, view: &Arc<GroupView>) {
         let mut members = crate::runtime::member::Members::new();
         for member in view.members() {

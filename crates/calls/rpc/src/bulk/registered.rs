@@ -149,7 +149,6 @@ impl Returns {
     }
 }
 
-/// Returns the location of a part that is in an arena.
 fn location(head: &PartHead) -> Option<Location> {
     let PartLocation::Arena {
         arena,

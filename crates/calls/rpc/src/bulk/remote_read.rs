@@ -111,7 +111,6 @@ impl Lending {
         shown(false)
     }
 
-    /// Returns the body of the pong for this ping.
     pub(crate) fn answer_ping(&self, ping: &[u8]) -> Vec<u8> {
         if let Some(process) = &self.process {
             permit(process);
@@ -120,7 +119,6 @@ impl Lending {
         shown(self.reads_theirs()).unwrap_or_default()
     }
 
-    /// Processes the answer to a ping of this side.
     pub(crate) fn pong(&self, pong: &[u8]) {
         self.try_read(pong);
         if postcard::from_bytes::<Shown>(pong).is_ok_and(|shown| shown.read) {
@@ -225,7 +223,6 @@ fn length(part: &Received) -> u64 {
     }
 }
 
-/// Returns the message with all its parts.
 pub(crate) fn gathered(frame: Frame, lending: &Lending) -> Answer {
     let parts = frame.parts.into_iter().map(|part| match part {
         Received::Here(bytes) => Ok(bytes),

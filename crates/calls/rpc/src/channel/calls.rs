@@ -16,7 +16,6 @@ use crate::channel::span::CallSpan;
 use crate::payload::Answer;
 use crate::wire::clock;
 
-/// Progress of the request of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The request waits for credit.

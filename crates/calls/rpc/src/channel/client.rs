@@ -28,11 +28,9 @@ use crate::wire::link::{Endpoint, Link, fail};
 
 /// The agent that owns a connection, as its calling side sees the agent.
 pub(crate) trait ClientOwner: Send + Sync {
-    /// Reports that the connection has ended.
     fn connection_lost(self: Arc<Self>, client: &Arc<Client>, error: &RpcError);
 }
 
-/// The calling side of a connection.
 pub(crate) struct Client {
     link: Link,
     owner: Weak<dyn ClientOwner>,
@@ -81,7 +79,6 @@ impl Client {
         })
     }
 
-    /// Returns the worker at the other end.
     pub(crate) fn worker(&self) -> &WorkerInfo {
         &self.worker
     }

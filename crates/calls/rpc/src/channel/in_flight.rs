@@ -35,7 +35,6 @@ impl InFlight {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Forbids new calls of the application.
     pub(crate) fn begin_to_drain(&self) {
         let _ = self
             .state

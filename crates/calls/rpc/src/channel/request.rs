@@ -32,7 +32,6 @@ pub(crate) struct Request {
     pub(crate) payload: Payload,
     pub(crate) begun: Instant,
     pub(crate) timeout: Option<Duration>,
-    /// Slot in which the answer arrives.
     pub(crate) slot: Arc<Slot<Answer>>,
     /// `true` if the callee reads the large parts from this process's memory.
     /// The value is known when the request leaves the queue.
@@ -44,7 +43,6 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Returns the deadline of the call, if it has a timeout.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|timeout| self.begun + timeout)
     }
@@ -59,7 +57,6 @@ impl Request {
     }
 }
 
-/// Checks that a message is within the size limits.
 pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), RpcError> {
     let heads: Vec<_> = payload
         .parts
@@ -80,9 +77,7 @@ pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), 
 pub(crate) enum Excess {
     /// Send the request anyway: it is part of a call that already counts.
     Send,
-    /// Queue the request.
     Queue,
-    /// Refuse the request.
     Refuse,
 }
 

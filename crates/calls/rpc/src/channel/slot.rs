@@ -47,7 +47,6 @@ impl<T> Promise<T> {
         Self(Arc::clone(slot))
     }
 
-    /// Fills the slot with the value.
     pub(crate) fn keep(self, value: Result<T, RpcError>) {
         self.0.fill(value);
     }
@@ -62,7 +61,6 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Slot<T> {
-    /// Creates a slot that already has its value.
     pub(crate) fn full(value: T) -> Self {
         let slot = Self::default();
         slot.fill(value);
@@ -90,12 +88,10 @@ impl<T> Slot<T> {
         true
     }
 
-    /// `true` if the value has arrived.
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Removes and returns the value; `None` if there is none.
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {

@@ -91,7 +91,6 @@ impl CallSpan {
         }
     }
 
-    /// Records the answer of the call.
     pub(crate) fn over(&self, answer: &Answer) {
         let Some(since) = self.since else {
             return;

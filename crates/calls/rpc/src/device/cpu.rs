@@ -20,7 +20,6 @@ impl CpuOnly {
     }
 }
 
-/// Returns the error for a device that does not exist.
 pub(super) fn no_such_device(device: Device, count: u32) -> RpcError {
     let message = format!("device {device} does not exist: this worker has {count} accelerators");
     RpcError::invalid(message)

@@ -41,7 +41,6 @@ pub(super) fn count(store: &dyn Store, key: &str) -> Result<i64, RpcError> {
     count.map_err(|error| store_failed("count this worker", &error))
 }
 
-/// Removes a key, if it exists.
 pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
     let removed = store.delete_key(key);
     removed
@@ -53,7 +52,6 @@ pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) round: DirectoryRound,
-    /// Value in the store.
     pub(super) held: Bytes,
     /// Decision about the round; never `RoundDecision::Open`.
     pub(super) decision: RoundDecision,
@@ -117,7 +115,6 @@ fn end(store: &dyn Store, epoch: u64) -> Result<bool, RpcError> {
     Ok(members(store, keys)?.is_over())
 }
 
-/// Returns the members of a dynamic group.
 pub(super) fn members(store: &dyn Store, keys: Keys) -> Result<Membership, RpcError> {
     let held = peek(store, &keys.members())?;
     Ok(Membership::decode(&held.unwrap_or_default())?)

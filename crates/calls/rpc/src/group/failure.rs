@@ -7,7 +7,6 @@ use rdzv_store::StoreError;
 
 use crate::{RpcError, RpcErrorKind};
 
-/// Creates the error of an action that failed in the store.
 pub(super) fn store_failed(doing: &str, error: &StoreError) -> RpcError {
     RpcError::new(RpcErrorKind::Store, format!("cannot {doing}: {error}"))
 }

@@ -23,7 +23,6 @@ use std::fmt::Display;
 
 use rdzv_rpc_proto::worker::WorkerId;
 
-/// Key of the current round.
 pub(super) const ROUND: &str = "rdzv/rpc/round";
 
 /// Keys of the round with this epoch.

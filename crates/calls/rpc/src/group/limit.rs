@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-/// A time limit with its start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     started: Instant,
@@ -10,7 +9,6 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Starts a limit of this duration now.
     pub(super) fn of(limit: Duration) -> Self {
         Self {
             started: Instant::now(),

@@ -71,7 +71,7 @@ impl Group {
     ///
     /// Blocks until all workers have joined and agree.
     ///
-    /// The worker must already accept connections at its contact address.
+    /// The worker must already accept connections at its published address.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Group {
     ///
     /// The lease must be the same on all workers.
     ///
-    /// The worker must already accept connections at its contact address. This opens two
+    /// The worker must already accept connections at its published address. This opens two
     /// connections to the store, each with a thread: one renews the lease, one waits for changes.
     ///
     /// # Errors

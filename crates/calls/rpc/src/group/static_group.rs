@@ -33,7 +33,6 @@ use crate::{RpcError, RpcErrorKind};
 /// Time that the first worker waits for the others to read the refusal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A static group that has formed.
 #[derive(Debug)]
 pub(super) struct StaticGroup {
     pub(super) store: Arc<dyn Store>,
@@ -94,13 +93,10 @@ struct Forming<'a> {
     ///
     /// Another worker that holds this worker's slot in the new round must be alive.
     was_moved: bool,
-    /// The latest round of this worker.
     round: Option<DirectoryRound>,
 }
 
-/// Result of a wait for keys.
 enum Waited {
-    /// Values of all keys.
     Values(Vec<Bytes>),
     /// Keys that did not appear in time.
     Missing(Vec<String>),

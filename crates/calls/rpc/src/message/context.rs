@@ -9,7 +9,6 @@ use serde::{Deserialize, Deserializer, Serializer, de, ser};
 
 use crate::tensor::Tensor;
 
-/// A thread-local slot.
 type Slot<T> = LocalKey<RefCell<Option<T>>>;
 
 /// Reference in the form in which this worker holds it.

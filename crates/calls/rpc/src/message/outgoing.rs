@@ -135,7 +135,6 @@ fn table_of<T: ?Sized>(
 /// Distinct storages of some tensors.
 struct Storages<'a> {
     distinct: Vec<&'a Storage>,
-    /// Index of the storage of each tensor.
     number: Vec<usize>,
 }
 

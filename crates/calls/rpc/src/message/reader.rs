@@ -46,7 +46,6 @@ impl de::Error for ReadError {
     }
 }
 
-/// Reader of the bytes of one body.
 #[derive(Debug)]
 pub(super) struct Reader<'de> {
     input: &'de [u8],
@@ -56,7 +55,6 @@ pub(super) struct Reader<'de> {
 }
 
 impl<'de> Reader<'de> {
-    /// Creates a reader at the first of these bytes.
     pub(super) fn new(input: &'de [u8]) -> Self {
         Self {
             input,

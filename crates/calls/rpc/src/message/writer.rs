@@ -20,19 +20,16 @@ thread_local! {
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Creates an empty body.
     pub(super) fn new() -> Self {
         let mut spare = SPARE.take();
         spare.clear();
         Self(spare)
     }
 
-    /// Appends bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -63,7 +60,6 @@ impl Writer {
         })
     }
 
-    /// Returns the finished body.
     pub(super) fn finish(mut self) -> Bytes {
         if self.0.len() > SCRATCH {
             return Bytes::from(std::mem::take(&mut self.0));

@@ -166,7 +166,6 @@ impl RpcAgent {
     }
 }
 
-/// Prepends the head to the argument.
 fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
     let mut body = postcard::to_stdvec(head)
         .map_err(RpcError::internal("cannot serialise the head of the call"))?;
@@ -264,7 +263,6 @@ fn unknown(core: &Core, method: &str) -> RpcError {
     RpcError::new(RpcErrorKind::NoSuchMethod, text)
 }
 
-/// Starts the function that creates a value.
 fn make(
     context: &CallContext,
     rref: RRefId,

@@ -13,7 +13,6 @@ use crate::runtime::core::CallContext;
 
 type Encode = fn(&CallContext, &(dyn Any + Send + Sync)) -> Result<Payload, RpcError>;
 
-/// Kept value of any type.
 #[derive(Clone)]
 pub(crate) struct Kept {
     value: Arc<dyn Any + Send + Sync>,

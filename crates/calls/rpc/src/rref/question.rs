@@ -16,7 +16,6 @@ pub(super) const FETCH: &str = "rdzv.rref.fetch";
 /// Beginning of the error for a value that did not exist in time.
 pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not return";
 
-/// Returns the method that requests a copy of a value.
 pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
     Method::new(FETCH)
 }

@@ -111,7 +111,6 @@ impl<T: Send + Sync + 'static> RRef<T> {
         user.is_some_and(|user| user.confirmed)
     }
 
-    /// Returns the request to the owner.
     fn question(&self, operation: &'static str) -> Result<(&Arc<Core>, Fetch), RpcError> {
         let core = &self.held.core;
         let handle = self.held.handle;
@@ -297,7 +296,6 @@ fn over(limit: Duration) -> RpcError {
     RpcError::new(RpcErrorKind::Deadline, text)
 }
 
-/// Prints the reference.
 impl<T> fmt::Display for RRef<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.held.handle.fmt(formatter)

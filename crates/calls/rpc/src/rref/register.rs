@@ -48,7 +48,6 @@ impl Drop for Held {
     }
 }
 
-/// Slot in which a value arrives.
 pub(super) type Answer = Arc<Slot<Made>>;
 
 /// Remote references of an agent.
@@ -64,14 +63,12 @@ struct State {
     machine: References,
     /// Values that exist here, and the errors of functions that failed.
     values: HashMap<RRefId, Made>,
-    /// Waiters for the confirmation of a fork.
     confirmations: HashMap<ForkId, Vec<Confirmation>>,
     /// Waiters for a value, by request.
     questions: HashMap<FetchId, (RRefId, Answer)>,
     next_question: u64,
     /// Reasons why creations failed.
     causes: HashMap<ForkId, RpcError>,
-    /// Waiters for the shutdown.
     drained: Vec<Arc<Slot<()>>>,
     leaks: Vec<Leak>,
 }
@@ -135,7 +132,6 @@ impl Register {
         answer
     }
 
-    /// Passes an input to the state machine.
     pub(super) fn tell(&self, core: &Arc<Core>, input: Input<'_>) {
         self.with(core, |machine, now| machine.handle(now, input));
     }
@@ -168,7 +164,6 @@ impl Register {
         });
     }
 
-    /// Records that a creation has failed.
     pub(super) fn creation_failed(&self, core: &Arc<Core>, fork: ForkId, cause: RpcError) {
         self.with_state(core, |state, now| {
             state.causes.insert(fork, cause);
@@ -240,7 +235,6 @@ impl Register {
         (fetch, slot)
     }
 
-    /// Removes a waiter for a value.
     pub(super) fn no_answer(&self, core: &Arc<Core>, rref: RRefId, fetch: FetchId) {
         self.with_state(core, |state, now| {
             if state.questions.remove(&fetch).is_some() {

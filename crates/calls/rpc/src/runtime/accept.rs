@@ -44,7 +44,6 @@ impl Reception {
         })
     }
 
-    /// Accepts the peers that connect.
     pub(crate) fn admit(&mut self, core: &Arc<Core>) {
         let Some(listener) = &mut self.listener else {
             return;
@@ -114,7 +113,6 @@ impl Reception {
         self.unauthenticated.retain(is_unauthenticated);
     }
 
-    /// Closes the listener.
     pub(crate) fn close(&mut self, core: &Core) {
         if let Some(listener) = self.listener.take() {
             core.poller.deafen(listener.descriptor());

@@ -92,7 +92,6 @@ impl Timeout {
     }
 }
 
-/// Converts a duration to [`Timeout::After`].
 impl From<Duration> for Timeout {
     fn from(time: Duration) -> Self {
         Self::After(time)
@@ -144,10 +143,10 @@ impl RpcAgent {
     /// Calls a method of a worker, and returns before the result arrives.
     ///
     /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
-    /// modify that memory until the result arrives. If 256 calls or 64 MiB are in flight to the
-    /// worker, this blocks, so that memory stays bounded. In async code this does not block; the
-    /// call waits in a queue instead. A call from a function that serves a call is sent
-    /// immediately.
+    /// modify that memory until the result arrives. This blocks if 256 calls are in flight to the
+    /// worker, or if this call would bring the bytes in flight above 64 MiB. In async code this
+    /// does not block; the call waits in a queue instead. A call from a function that serves a call
+    /// is sent immediately.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(
@@ -201,7 +200,6 @@ impl RpcAgent {
 }
 
 impl Core {
-    /// Returns the member of the group at a destination.
     pub(crate) fn member(&self, to: &Destination<'_>) -> Result<Member, RpcError> {
         let members = self.members();
         let (found, what) = match to {
@@ -234,7 +232,6 @@ impl Core {
         })
     }
 
-    /// Starts to send a request to a member.
     pub(crate) fn begin(
         self: &Arc<Self>,
         member: &Member,

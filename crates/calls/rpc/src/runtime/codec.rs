@@ -149,7 +149,6 @@ impl Drop for Forking<'_> {
     }
 }
 
-/// Reports that the message with these forks was not sent.
 pub(crate) fn not_sent(core: &Arc<Core>, forks: Vec<ForkId>) {
     for fork in forks {
         core.references.handle(core, Input::NotSent(fork));
@@ -209,7 +208,6 @@ impl AdoptReferences for Adopting<'_> {
 }
 
 impl Arrived {
-    /// `true` if all references are confirmed.
     pub(crate) fn is_known(&self) -> bool {
         self.pending.is_empty()
     }

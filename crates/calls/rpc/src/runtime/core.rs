@@ -57,7 +57,6 @@ pub struct RpcAgent {
     pub(crate) guard: Option<Arc<StopGuard>>,
 }
 
-/// Stops the agent when it is dropped.
 pub(crate) struct StopGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) driver: Mutex<Option<JoinHandle<()>>>,
@@ -188,7 +187,6 @@ impl CallContext {
         inside(CodeKind::Blocking, self.trace, run)
     }
 
-    /// Returns the caller as a holder of references.
     pub(crate) fn holder(&self) -> Holder {
         Holder::new(self.caller.id, self.caller_incarnation)
     }
@@ -231,10 +229,8 @@ pub(crate) trait References: Any + Send + Sync {
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
 }
 
-/// Function that runs a method.
 pub(crate) type MethodBody = functions::MethodBody<CallContext>;
 
-/// Slot for the confirmation of a fork.
 pub(crate) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
 
 /// State of an agent, without its threads.
@@ -389,7 +385,6 @@ impl Core {
         self.in_flight.is_stopped()
     }
 
-    /// Stops the agent immediately.
     pub(crate) fn stop(self: &Arc<Self>) {
         if self.in_flight.stop() {
             for leak in self.references.end(self) {

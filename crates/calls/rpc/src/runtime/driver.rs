@@ -21,7 +21,6 @@ use crate::wire::poller::{Happening, become_driver};
 /// Longest time that the driver spins for the next frame of an active peer.
 const SPIN_FOR_FRAMES: Duration = Duration::from_micros(150);
 
-/// Starts the driver of an agent.
 pub(crate) fn start(core: Arc<Core>, reception: Reception) -> std::io::Result<JoinHandle<()>> {
     let name = format!("rpc:{}", core.me.name);
     std::thread::Builder::new()

@@ -33,7 +33,6 @@ pub struct RpcFuture<T> {
 }
 
 enum State<T> {
-    /// Result of a call.
     Call(Box<InFlight<T>>),
     /// Result of a task, or result that already exists.
     Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
@@ -64,12 +63,10 @@ impl<T> State<T> {
 /// Function that reads a value from a reply.
 type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 
-/// A call that has begun.
 pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
     pub(crate) deadline: Option<Instant>,
-    /// Time limit of the call.
     pub(crate) limit: Option<Duration>,
 }
 
@@ -93,7 +90,6 @@ impl<T> InFlight<T> {
         value.map_err(|error| self.named(error))
     }
 
-    /// Adds the callee and the method to an error.
     fn named(&self, error: RpcError) -> RpcError {
         error
             .with_worker(self.worker.clone())
@@ -254,7 +250,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// Waits for all calls, and returns their results in order; `None` if empty.
+    /// Returns a future of all results, in order; `None` if `futures` is empty.
     pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
         let core = futures.first()?.core();
         Some(Self::task(core, async move {

@@ -20,7 +20,6 @@ pub(crate) type Verdict = Arc<Result<Values, GatherError>>;
 type Waiting = Arc<Slot<Verdict>>;
 type Ended = Finished<Payload, Waiting>;
 
-/// The gathers of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct Gathers(Mutex<GatherTable<Payload, Waiting>>);
 
@@ -45,18 +44,15 @@ impl Gathers {
         fill(over);
     }
 
-    /// Handles the end of the connection to a worker.
     pub(crate) fn disconnected(&self, worker: &WorkerInfo, incarnation: u64) {
         let over = self.0.lock().disconnected(of(worker, incarnation));
         fill(over);
     }
 
-    /// Handles a new connection to a worker.
     pub(crate) fn connected(&self, worker: &WorkerInfo, incarnation: u64) {
         self.0.lock().connected(&of(worker, incarnation));
     }
 
-    /// Applies a change of the group.
     pub(crate) fn changed(&self, before: &Members, now: &Members) {
         let stays = |member: &&Member| {
             let same = now.get(&member.info.id);
@@ -77,7 +73,6 @@ impl Gathers {
     }
 }
 
-/// Returns a member in the form of a participant.
 pub(crate) fn participant(member: &Member) -> GatherParticipant {
     of(&member.info, member.incarnation)
 }

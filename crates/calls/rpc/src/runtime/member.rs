@@ -9,7 +9,6 @@ use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 use crate::bulk::remote_read::Lending;
 use crate::transport::PeerAddress;
 
-/// A member of the group.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
     pub(crate) info: WorkerInfo,
@@ -18,7 +17,6 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Returns the member as a holder of references.
     pub(crate) fn holder(&self) -> Holder {
         Holder::new(self.info.id, self.incarnation)
     }
@@ -32,11 +30,9 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the caller as a holder of references.
     pub(crate) fn holder(&self) -> Holder {
         Holder::new(self.worker.id, self.incarnation)
     }
 }
 
-/// Members of the group by id.
 pub(crate) type Members = BTreeMap<WorkerId, Member>;

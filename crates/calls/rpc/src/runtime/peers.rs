@@ -15,7 +15,6 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::member::{Member, Members};
 use crate::wire::link::fail;
 
-/// Connections to other workers.
 #[derive(Default)]
 pub(crate) struct Peers(pub(super) Mutex<BTreeMap<WorkerId, Peer>>);
 
@@ -34,7 +33,6 @@ impl Peers {
         }
     }
 
-    /// Returns all open connections.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
         let peers = self.0.lock();
         let open = peers.values().filter_map(|peer| match peer {

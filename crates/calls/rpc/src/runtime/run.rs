@@ -61,7 +61,6 @@ async fn in_steps<Output>(
     .await
 }
 
-/// Converts the error of a function to the error of its call.
 pub(crate) fn failed(error: impl FunctionFailure) -> RpcError {
     remote(error.into_remote())
 }
@@ -83,7 +82,6 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
     })
 }
 
-/// Returns the text of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -67,7 +67,6 @@ struct Served {
     window: Window,
     /// Parts of replies that the caller has not read yet.
     registered: BTreeMap<u64, Vec<Bytes>>,
-    /// Number of bytes in `registered`.
     bytes_registered: usize,
     /// Queued requests of each line, without the one that is being served.
     lines: BTreeMap<u64, VecDeque<Job>>,
@@ -75,7 +74,6 @@ struct Served {
     held: Vec<Blocking>,
 }
 
-/// A request that must wait.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     share: Share,
@@ -92,7 +90,6 @@ struct Runs {
 }
 
 impl Served {
-    /// `true` if a call with this number is open.
     fn is_open(&self, call: u64) -> bool {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
     }
@@ -155,7 +152,6 @@ impl Server {
         }
     }
 
-    /// `true` if the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.link.ended().is_some()
     }
@@ -168,7 +164,6 @@ impl Server {
         self.greeting.lock().as_ref().map(Greeting::deadline)
     }
 
-    /// Processes a frame of the greeting.
     fn greet(self: &Arc<Self>, frame: &Frame) -> Result<(), RpcError> {
         let said = match self.greeting.lock().as_mut() {
             Some(greeting) => greeting.take(frame)?,

@@ -18,7 +18,6 @@ thread_local! {
     static TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// Returns the kind of the calling code.
 pub(crate) fn code_kind() -> CodeKind {
     CODE_KIND.get()
 }

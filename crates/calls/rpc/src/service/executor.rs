@@ -24,7 +24,6 @@ const READERS: usize = 4;
 /// The agent does not wait for this time to pass.
 const RETURN_TIME: Duration = Duration::from_secs(1);
 
-/// A blocking function.
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Runtime of an agent, its permits, and its number of async functions.

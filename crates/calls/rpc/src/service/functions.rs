@@ -9,13 +9,10 @@ use std::sync::Arc;
 
 use crate::payload::{Answer, Payload};
 
-/// Future of a running async function.
 pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Starts an async function with its argument.
 pub(crate) type StartAsync<C> = Arc<dyn Fn(C, Payload) -> Running + Send + Sync>;
 
-/// Runs a blocking function with its argument.
 pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>;
 
 /// Receives the result of a function, on any thread.
@@ -24,12 +21,10 @@ pub(crate) type Respond = Box<dyn FnOnce(Answer) + Send>;
 /// Passes a call to another thread, which sends the answer.
 pub(crate) type HandOver<C> = Arc<dyn Fn(C, Payload, Respond) + Send + Sync>;
 
-/// Way in which a function runs.
 #[derive(Clone)]
 pub(crate) enum MethodBody<C> {
     /// In steps, on threads that the function must not block.
     Async(StartAsync<C>),
-    /// On a separate thread.
     Blocking(RunBlocking<C>),
     /// On threads that do not belong to the agent.
     Deferred(HandOver<C>),

@@ -147,7 +147,6 @@ impl Storage {
         }
     }
 
-    /// Returns the identity of the storage.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

@@ -281,7 +281,6 @@ impl Listener {
         }
     }
 
-    /// Handles an event of a pending peer.
     fn listen_to(&mut self, number: u64) {
         let Some(unauthenticated) = self.unauthenticated.get_mut(number) else {
             return;

@@ -7,10 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Source of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
-    /// A process of this host.
     Process(u32),
     /// An address; for IPv6 only its first 64 bits, as one host may own the rest.
     Address(IpAddr),
@@ -102,7 +100,6 @@ impl<T> Pending<T> {
         Some(peer)
     }
 
-    /// Removes the peers that are no longer pending.
     pub(crate) fn retain(&mut self, is_pending: impl Fn(&T) -> bool) {
         let over: Vec<u64> = self
             .peers

@@ -64,7 +64,6 @@ impl Write for Socket {
     }
 }
 
-/// Reads the available bytes.
 pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     let received = uninterrupted(|| recv(&socket, &mut *into, RecvFlags::empty()));
     Ok(received.map(|(count, _)| count)?)

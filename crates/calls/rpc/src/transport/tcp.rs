@@ -14,7 +14,6 @@ use super::error::TransportError;
 use super::tcp_info;
 use super::wait::Attempt;
 
-/// Listens at an address.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError> {
     let listener = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));

@@ -13,7 +13,6 @@ use super::{ReadHalf, WriteHalf};
 /// A TLS session over a socket of this crate.
 pub(super) type TlsSession = Session<Socket>;
 
-/// One half of a carrier.
 pub(super) struct TlsHalf {
     session: Arc<Mutex<TlsSession>>,
     watched: OwnedFd,

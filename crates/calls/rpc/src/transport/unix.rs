@@ -34,7 +34,6 @@ const NO_RINGS: [u8; MESSAGE] = *b"rdzv: no rings.\n";
 const SHARED: u8 = b'S';
 const SOCKET: u8 = b'U';
 
-/// Listens under a new name.
 pub(super) fn listen() -> Result<(UnixListener, String), TransportError> {
     let name = format!("rdzv-rpc-{}", uuid::Uuid::new_v4().simple());
     let listener = UnixAddress::from_abstract_name(&name)
@@ -53,7 +52,6 @@ pub(super) enum Agreed {
     Socket(String),
 }
 
-/// Describes the peer in words.
 pub(super) fn describe(peer: Peer) -> String {
     format!(
         "process {} of user {} on this host",
@@ -177,7 +175,6 @@ fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
     })
 }
 
-/// Progress of a greeting at the acceptor.
 #[derive(Debug)]
 pub(super) struct Greeting {
     socket: OwnedFd,
@@ -221,7 +218,6 @@ impl Greeting {
         Ok(true)
     }
 
-    /// Answers a complete greeting.
     pub(super) fn answer(
         self,
         options: &TransportOptions,

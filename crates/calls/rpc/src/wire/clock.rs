@@ -25,7 +25,6 @@ pub(crate) fn from_nanoseconds(nanoseconds: u64) -> Option<Instant> {
     (nanoseconds != u64::MAX).then(|| *ORIGIN + Duration::from_nanos(nanoseconds))
 }
 
-/// Returns a duration in microseconds.
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -10,7 +10,6 @@ use rdzv_trust::token::HandshakeRole;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::transport::{PeerCredentials, Token};
 
-/// One side of the greeting.
 pub(crate) struct Greeting {
     role: HandshakeRole,
     ours: Hello,

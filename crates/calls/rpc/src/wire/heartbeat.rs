@@ -14,7 +14,6 @@ use rdzv_rpc_proto::heartbeat::{Heartbeat, Rhythm};
 use crate::transport::tcp_info;
 use crate::wire::clock;
 
-/// The heartbeat of one connection.
 pub(crate) struct Heart {
     rhythm: Rhythm,
     heartbeat: Mutex<Heartbeat>,
@@ -36,7 +35,6 @@ impl Heart {
         self.rhythm.limit()
     }
 
-    /// Returns the time of the next check.
     pub(crate) fn next(&self) -> Instant {
         clock::instant(self.heartbeat.lock().next())
     }

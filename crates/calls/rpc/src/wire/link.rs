@@ -100,11 +100,9 @@ pub(crate) enum Pumped {
     /// No more frames are read until the peer has read its pending data.
     /// The driver continues at that time.
     Paused,
-    /// The connection is over.
     Ended,
 }
 
-/// Components of a link.
 pub(crate) struct Ends {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
@@ -435,7 +433,6 @@ pub(crate) fn pause<E: Endpoint + ?Sized>(endpoint: &Arc<E>) -> bool {
     !endpoint.may_take() || !endpoint.link().resume()
 }
 
-/// Ends the connection with this error.
 pub(crate) fn fail<E: Endpoint + ?Sized>(endpoint: &Arc<E>, error: RpcError) {
     if endpoint.link().end(&error) {
         Arc::clone(endpoint).lost(error);

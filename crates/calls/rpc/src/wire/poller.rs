@@ -28,9 +28,7 @@ pub(crate) enum Happening {
     Wake,
     /// A peer connects to the listener.
     Knock,
-    /// Frames have arrived on a connection.
     Frames(LinkId),
-    /// A connection has room to send.
     Room(LinkId),
 }
 
@@ -112,7 +110,6 @@ impl<E: ?Sized> Poller<E> {
         self.endpoints.lock().get(&id).map(Arc::clone)
     }
 
-    /// Returns all connections.
     pub(crate) fn all(&self) -> Vec<Arc<E>> {
         self.endpoints.lock().values().map(Arc::clone).collect()
     }
@@ -158,7 +155,6 @@ impl<E: ?Sized> Poller<E> {
         self.endpoints.lock().remove(&id);
     }
 
-    /// Wakes the driver.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }

@@ -27,7 +27,6 @@ pub(crate) struct Reader {
 pub(crate) enum Broken {
     /// The other side has closed the connection.
     Closed,
-    /// The connection failed.
     Failed(io::Error),
     /// The received bytes are not a frame.
     Nonsense(FrameError),
@@ -67,7 +66,6 @@ impl Reader {
         self.decoder.set_limits(limits);
     }
 
-    /// Returns the reading half of the connection.
     pub(crate) fn half(&mut self) -> &mut dyn ReadHalf {
         self.half.as_mut()
     }

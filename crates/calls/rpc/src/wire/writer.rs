@@ -38,7 +38,6 @@ pub(crate) struct Writer {
     asleep: bool,
 }
 
-/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Everything has been written.
@@ -75,7 +74,6 @@ impl Writer {
         self.asleep
     }
 
-    /// Records that the driver is awake again.
     pub(crate) fn awake(&mut self) {
         if self.asleep {
             self.half.awake();

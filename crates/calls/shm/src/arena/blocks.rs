@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum size of a block.
 const SMALLEST: usize = 4096;
 
 /// Block in use: by its owner, by peers, or both.
@@ -18,7 +17,6 @@ struct Used {
     pins: u64,
 }
 
-/// Blocks of an arena.
 #[derive(Debug)]
 pub(super) struct Blocks {
     capacity: usize,
@@ -143,7 +141,6 @@ impl Blocks {
     }
 }
 
-/// Returns the class of a power of two.
 fn class(size: usize) -> usize {
     (size / SMALLEST).trailing_zeros() as usize
 }

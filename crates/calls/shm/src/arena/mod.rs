@@ -107,7 +107,9 @@ impl Arena {
         Ok(Self(shared))
     }
 
-    /// Returns the arena of this process that has these bytes, if they are frozen.
+    /// Returns the arena of this process that contains these bytes.
+    ///
+    /// `None` if the bytes are empty or in no arena.
     pub fn of(bytes: &Bytes) -> Option<Self> {
         if bytes.is_empty() {
             return None;
@@ -181,8 +183,6 @@ impl Shared {
     }
 
     /// Ends the leases whose liveness socket is closed.
-    ///
-    /// Runs before each allocation.
     fn reclaim(&self) {
         let mut orphaned = self.orphaned.lock();
         orphaned.retain(|left| {
@@ -213,7 +213,6 @@ impl Drop for Shared {
 /// This map finds the arena of any bytes.
 static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
 
-/// Returns the arena that has this address.
 fn find(address: usize) -> Option<Arc<Shared>> {
     let arenas = ARENAS.read();
     let (start, shared) = arenas.range(..=address).next_back()?;

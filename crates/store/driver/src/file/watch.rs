@@ -33,7 +33,6 @@ const LOCAL: [u64; 8] = [
     0x2FC1_2FC1,
 ];
 
-/// A watch on one file.
 #[derive(Debug)]
 pub(super) struct Watch {
     watched: Option<Identity>,

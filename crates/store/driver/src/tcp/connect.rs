@@ -385,7 +385,6 @@ fn shown(answer: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(answer).trim_end())
 }
 
-/// Sets the options of the connection.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     // The loss of a silent host is detected within two minutes instead of never.

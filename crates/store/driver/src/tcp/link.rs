@@ -25,7 +25,6 @@ const READ_AT_ONCE: usize = 16 << 10;
 /// Longest time between two reads of the clock when there is no deadline.
 const NO_END: Duration = Duration::from_secs(3600);
 
-/// A connection to a store.
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Arc<TcpStream>,

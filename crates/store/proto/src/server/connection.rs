@@ -21,7 +21,6 @@ const PREAMBLE: [u8; PREAMBLE_LENGTH] = {
     [Opcode::Validate as u8, a, b, c, d]
 };
 
-/// One connection of the server.
 #[derive(Debug)]
 pub(super) struct Connection {
     /// Distinguishes this connection from an earlier one with the same id.
@@ -52,7 +51,6 @@ pub(super) struct Connection {
     pub(super) counted: usize,
 }
 
-/// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The server has received this many bytes of `VALIDATE`, all of them correct.
@@ -141,7 +139,6 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Returns the buffer for small replies.
     #[inline]
     pub(super) fn small(&mut self) -> &mut Vec<u8> {
         &mut self.small
@@ -167,7 +164,6 @@ impl Outgoing {
         }
     }
 
-    /// Adds bytes unchanged.
     pub(super) fn push_shared(&mut self, bytes: Shared) {
         if bytes.len() < LARGE_BODY {
             self.small.extend_from_slice(&bytes);

@@ -297,7 +297,6 @@ impl ServerMachine {
         keys > WHOLE || self.watching
     }
 
-    /// Checks that a connection may have one more wait.
     fn may_wait(&self, id: ConnId) -> Result<(), CloseReason> {
         let limit = self.limits.max_waits;
         if self.operations.waiters().count(id) < limit {

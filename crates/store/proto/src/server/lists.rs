@@ -5,7 +5,8 @@
 //! `MULTI_GET` are created as the peer reads them.
 //!
 //! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees a partial
-//! effect.
+//! effect. While an extension watches its keys, every request about several keys is executed in
+//! steps.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;
@@ -41,7 +42,6 @@ pub(super) struct Listed {
 }
 
 impl Unfinished {
-    /// Returns the memory held.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Check(keys) | Self::Wait(_, keys) | Self::MultiGet(keys) => keys.memory(),

@@ -379,7 +379,6 @@ impl ServerMachine {
         self.connections.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Returns the replies of a connection that exists.
     #[inline]
     fn outgoing(&mut self, id: ConnId) -> &mut Outgoing {
         &mut self

@@ -39,7 +39,6 @@ const LEAST_CONNECTIONS: usize = 64;
 /// Number of new addresses after which unused addresses are removed.
 const ADDRESSES_STEP: usize = 1024;
 
-/// The standing of the peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The peer is not known to belong to the job.
@@ -54,7 +53,6 @@ pub(super) enum Standing {
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) meter: Meter,
-    /// `true` if the peer is an agent of the job.
     is_agent: bool,
     address: Meter,
     key: ShareKey,
@@ -207,7 +205,6 @@ impl Shares {
 }
 
 impl Account {
-    /// Returns the current standing of the peer.
     #[inline]
     pub(super) fn standing(&self) -> Standing {
         match (self.is_agent, self.has_agent.load(Relaxed)) {

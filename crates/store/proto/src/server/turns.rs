@@ -93,7 +93,6 @@ impl ServerMachine {
         }
     }
 
-    /// Queues a connection for its next turn.
     pub(super) fn queue(&mut self, id: ConnId) {
         if let Some(connection) = self.connection(id)
             && !connection.queued

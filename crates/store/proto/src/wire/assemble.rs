@@ -17,7 +17,6 @@ pub struct Assembler {
     bytes: Vec<u8>,
     /// Large bodies that are complete, in order.
     bodies: Vec<Shared>,
-    /// The large body that is arriving.
     body: Option<Arriving>,
     /// Number of bytes of `bytes` that have been parsed.
     scanned: usize,
@@ -35,11 +34,9 @@ enum Step {
     Opcode,
     /// A number other than a length or count, or bytes of a key or small value.
     Content,
-    /// A length or count.
     Length(Field),
 }
 
-/// The rest of the list in progress.
 #[derive(Debug, Clone, Copy)]
 enum List {
     Keys(usize),

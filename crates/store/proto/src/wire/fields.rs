@@ -10,9 +10,7 @@ use crate::limits::Limits;
 /// One part of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
-    /// A `u32`.
     U32,
-    /// An `i64`.
     I64,
     /// `u64` length and bytes, limited as a key.
     Key,

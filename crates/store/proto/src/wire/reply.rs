@@ -101,7 +101,6 @@ const ENTRY_BYTES: usize = size_of::<Bytes>();
 #[derive(Debug)]
 pub struct ReplyReader {
     shape: Shape,
-    /// Maximum memory for the reply.
     limit: usize,
     /// Memory of the values collected until now.
     held: usize,

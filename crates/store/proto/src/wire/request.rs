@@ -186,10 +186,10 @@ requests! {
     MultiGet = 0x0a, Reads { keys: Keys<'a> };
     /// Stores several values. No reply.
     MultiSet = 0x0b, Writes { pairs: PairFields<'a> };
-    /// Cancels all waits.
+    /// Cancels all waits of the connection.
     /// Replies with [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
     CancelWait = 0x0c, Nothing {};
-    /// Replies with the same nonce.
+    /// Replies with the same nonce, unless the nonce is a probe.
     /// Clients since 2.5 send it once, after `VALIDATE`.
     Ping = 0x0d, Nothing { nonce: u32 };
     /// Appends a value to a queue. No reply.

@@ -14,7 +14,6 @@ use crate::wire::{AbortCause, Frame, GroupRefusal};
 /// Maximum time that a leaving rank waits for peers to take what it has sent.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Operations with their errors.
 type Failed = Vec<(matching::Operation, CollectiveError)>;
 
 impl Driver {
@@ -103,7 +102,6 @@ impl Driver {
         });
     }
 
-    /// Ends the group because a peer refuses this rank.
     pub(super) fn end_refused(&mut self, rank: u32, refusal: GroupRefusal) {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.refused(named, refusal);

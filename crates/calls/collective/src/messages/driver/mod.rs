@@ -67,7 +67,6 @@ pub(super) struct Driver {
     asleep_since: Option<SpinWait>,
 }
 
-/// Connections to and from a rank.
 #[derive(Debug, Default)]
 struct Peer {
     leaving: Option<Leaving>,

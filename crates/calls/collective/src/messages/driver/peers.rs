@@ -37,7 +37,6 @@ impl Driver {
         (rank, self.endpoints[rank as usize].address)
     }
 
-    /// Adds the peers that have connected.
     pub(super) fn accept_peers(&mut self) {
         let peers = &self.peers;
         let has_come = |rank| peers.get(&rank).is_some_and(|peer| peer.arriving.is_some());

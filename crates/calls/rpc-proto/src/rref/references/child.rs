@@ -19,7 +19,6 @@ const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Child {
     rref: RRefId,
-    /// Member that receives the fork.
     pub(super) to: Member,
     /// Fork from which this fork was created, and which must stay alive.
     ///

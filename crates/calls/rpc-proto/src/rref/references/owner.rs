@@ -8,20 +8,16 @@ use crate::rref::io::{Fetch, Output, ReferenceFailure, Result};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
-/// State of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     /// Other members refer to the value, but its creating call has not arrived.
     Awaited { creator: Member },
-    /// The function runs.
     Running,
     /// The value exists, or the error of its function does.
     Made,
-    /// The value will never exist.
     Never(ReferenceFailure),
 }
 
-/// Value with its users.
 #[derive(Debug)]
 pub(super) struct Owned {
     value: Value,
@@ -29,7 +25,6 @@ pub(super) struct Owned {
     pub(super) forks: BTreeMap<ForkId, Member>,
     /// Number of times that the driver holds the value.
     pub(super) handles: usize,
-    /// Requests that wait for the value.
     waiting: Vec<FetchId>,
     /// Member to notify when the value exists, and its fork.
     creator: Option<(Member, ForkId)>,
@@ -56,7 +51,6 @@ impl Owned {
         self.value == Value::Made
     }
 
-    /// `true` if the function of the value runs.
     pub(super) fn is_running(&self) -> bool {
         self.value == Value::Running
     }

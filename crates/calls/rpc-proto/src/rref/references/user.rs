@@ -6,7 +6,6 @@ use crate::rref::io::{Adopted, Fetch, Output, ReferenceFailure, Result, UserInfo
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
-/// State of a fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
     /// F1: this member has asked the owner to create the value.

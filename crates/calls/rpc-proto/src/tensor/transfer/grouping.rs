@@ -9,14 +9,12 @@ use crate::tensor::{Coverage, TensorMeta};
 /// Maximum number of blocks to process. Beyond it, gaps are sent as zeros.
 const BLOCK_LIMIT: usize = 1 << 20;
 
-/// Tensor that has elements.
 #[derive(Debug, Clone)]
 pub(super) struct Member<'a> {
     /// Index of the tensor in the message.
     pub(super) number: usize,
     /// Number of its storage.
     pub(super) storage: usize,
-    /// Layout of the tensor.
     pub(super) meta: &'a TensorMeta,
     /// Bytes that the tensor covers.
     pub(super) coverage: Coverage,
@@ -244,7 +242,6 @@ fn restrided(
     TensorMeta::new(meta.data_type(), shape, strides, offset).ok()
 }
 
-/// Block of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Block {
     start: usize,

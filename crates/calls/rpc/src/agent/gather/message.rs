@@ -43,7 +43,6 @@ impl Report {
         })
     }
 
-    /// Decodes a report and the value in it.
     pub(super) fn read(payload: Payload) -> Result<(Self, Payload), RpcError> {
         let mut report: Self =
             postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;
@@ -84,7 +83,6 @@ pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payl
     })
 }
 
-/// Decodes the values in a reply.
 pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
     let answer: Result<Vec<Among>, GatherError> =
         postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;

@@ -62,7 +62,6 @@ pub(super) enum Entry {
     Open,
 }
 
-/// TLS session of a connection.
 pub(super) type Tls = Session<TcpStream>;
 
 /// Next step of a connection that is not open yet.

@@ -73,7 +73,6 @@ const MOST_ITERATIONS: usize = 16;
 /// A freed descriptor resumes it earlier.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 
-/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Service {
     machine: ServerMachine,

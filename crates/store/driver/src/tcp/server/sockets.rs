@@ -9,7 +9,6 @@ use rdzv_event::{EventFlags, Poller};
 
 use super::admission::{Entry, Tls};
 
-/// One accepted connection.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) descriptor: OwnedFd,
@@ -18,7 +17,6 @@ pub(super) struct Socket {
     pub(super) entry: Entry,
     /// TLS session of the connection; `None` if its bytes are not encrypted.
     pub(super) tls: Option<Box<Tls>>,
-    /// Events that the kernel reports.
     interest: EventFlags,
 }
 
@@ -61,7 +59,6 @@ impl Sockets {
         self.len() == 0
     }
 
-    /// Returns the ids in use now.
     pub(super) fn ids(&self) -> Vec<ConnId> {
         let used = self.table.iter().enumerate();
         used.filter(|(_, socket)| socket.is_some())
@@ -104,7 +101,6 @@ impl Sockets {
         Some(socket)
     }
 
-    /// `true` if the connection is read from.
     pub(super) fn is_reading(&self, id: ConnId) -> bool {
         self.get(id)
             .is_some_and(|socket| socket.interest.contains(EventFlags::IN))

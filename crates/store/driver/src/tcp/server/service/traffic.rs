@@ -43,7 +43,6 @@ const PURGE_ACCEPT: usize = 16 << 10;
 /// Number of addresses in a log line about descriptors.
 const SHOWN_ADDRESSES: usize = 5;
 
-/// The result of a read.
 enum Read {
     Some {
         count: usize,
@@ -88,7 +87,6 @@ impl Service {
         }
     }
 
-    /// Accepts all pending connections.
     pub(super) fn accept_all(&mut self) {
         for listener in 0..self.listeners.len() {
             let accepted = |_: &usize| self.accept_one(listener);
