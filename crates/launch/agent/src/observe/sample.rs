@@ -67,7 +67,7 @@ impl Sampler {
 fn memory(pid: u32) -> Option<u64> {
     let sizes = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64 >> 20)
+    Some((pages * rustix::param::page_size() as u64) >> 20)
 }
 
 /// Returns the time of the last write to a file that is not empty.
@@ -95,7 +95,7 @@ fn step(path: &Path) -> Option<u64> {
 /// Part of a worker's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tail {
+pub struct OutputTail {
     /// Whole lines.
     pub text: String,
     /// Position in the file after the text.
@@ -107,7 +107,7 @@ pub struct Tail {
 /// Returns lines of a file: those from a position on, or else the last ones.
 ///
 /// Lines have no control characters. The text has at most `most` bytes, or the default if it is 0.
-pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Result<Tail> {
+pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Result<OutputTail> {
     let most = if most == 0 { MOST_BYTES } else { most };
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -136,7 +136,7 @@ pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Resu
     if !text.is_empty() {
         text.push('\n');
     }
-    Ok(Tail {
+    Ok(OutputTail {
         text,
         next,
         error: None,
@@ -153,7 +153,9 @@ pub struct ShownStack {
     pub node: String,
     /// Process id of the worker.
     pub pid: u32,
-    /// Calls of the main thread, innermost first; without Python, the kernel's state.
+    /// Calls of the main thread, innermost first.
+    ///
+    /// Without Python's calls, the state in the kernel.
     pub frames: Vec<String>,
     /// Reason why there are no Python calls, if there are none.
     pub without_frames: Option<String>,

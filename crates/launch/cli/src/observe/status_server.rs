@@ -11,8 +11,8 @@
 //! `rdzv store` serves the same pages, without the worker group and the workers.
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
-//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The Unix
-//! socket serves the same pages to this user only.
+//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The
+//! Unix socket serves the same pages to this user only.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};

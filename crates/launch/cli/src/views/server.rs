@@ -7,9 +7,9 @@
 //! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
 //! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
 //!
-//! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job, every
-//! agent sends the changes of its report once a second. The coordinator passes them on to the agents
-//! that have a viewer.
+//! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job,
+//! every agent sends the changes of its report once a second. The coordinator passes them on to the
+//! agents that have a viewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_body_util::channel::Channel;
-use rdzv_agent::observe::{NodeReport, Sampler, Tail, stacks, tail};
+use rdzv_agent::observe::{NodeReport, OutputTail, Sampler, stacks, tail};
 use rdzv_agent::{GroupStatus, ReportExchange};
 use serde::Deserialize;
 use serde_json::Value;
@@ -104,7 +104,9 @@ struct Known {
 }
 
 impl JobServer {
-    /// Creates the server of a node; `has_peers` is `false` if the agent reaches no other agents.
+    /// Creates the server of a node.
+    ///
+    /// `has_peers` is `false` if the agent reaches no other agents.
     pub(crate) fn new(
         node: Arc<Mutex<NodeReport>>,
         group: GroupStatus,
@@ -334,7 +336,7 @@ impl Shared {
         }
         if is_viewed && let Some(exchange) = exchange {
             own.viewed += 1;
-            if own.viewed % RESYNC == 0 && !self.known().missing.is_empty() {
+            if own.viewed.is_multiple_of(RESYNC) && !self.known().missing.is_empty() {
                 // A viewer that attaches again lets all agents send everything.
                 exchange.send(false, false, Vec::new());
             }
@@ -398,7 +400,9 @@ impl Shared {
         answer
     }
 
-    /// Asks all agents of the job, this one included; waits for `enough` or the time limit.
+    /// Asks all agents of the job, including this one.
+    ///
+    /// Waits until `enough` is `true`, or for the time limit.
     async fn ask(
         self: &Arc<Self>,
         mut question: Question,
@@ -439,19 +443,19 @@ impl Shared {
     }
 }
 
-fn read(path: Option<&PathBuf>, output: &Output) -> Tail {
+fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
     let lines = output.lines.unwrap_or(LINES);
     let Some(path) = path else {
         let error = "the output of this rank goes to the console, not to a file; start the run with \
                      --tee 3 to write it to a file too";
-        return Tail {
+        return OutputTail {
             error: Some(error.to_owned()),
-            ..Tail::default()
+            ..OutputTail::default()
         };
     };
-    tail(path, output.from, lines, 0).unwrap_or_else(|error| Tail {
+    tail(path, output.from, lines, 0).unwrap_or_else(|error| OutputTail {
         error: Some(format!("{}: {error}", path.display())),
-        ..Tail::default()
+        ..OutputTail::default()
     })
 }
 

@@ -1,7 +1,7 @@
 //! The Unix sockets of this user's agents on this machine.
 //!
-//! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the user
-//! can open it, and each side of a connection checks the other's user.
+//! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the
+//! user can open it, and each side of a connection checks the other's user.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -24,7 +24,9 @@ pub(crate) struct AgentSocket {
     path: PathBuf,
 }
 
-/// Binds the socket of this agent. Without one, this user's views do not find the agent.
+/// Binds the socket of this agent.
+///
+/// Without a socket, this user's views do not find the agent.
 pub(crate) fn bind() -> Option<(AgentSocket, UnixListener)> {
     let bound = try_bind();
     let bound = bound.inspect_err(|error| debug!("no socket for views: {error}"));

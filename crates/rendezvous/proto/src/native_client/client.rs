@@ -1037,7 +1037,7 @@ impl NativeClient {
     }
 }
 
-/// Splits messages, each of which follows its length.
+/// Splits messages. Each message follows its length.
 fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>()
