@@ -27,6 +27,12 @@ impl TwoNodes {
     fn start(flags: &str) -> Self {
         // The path of a socket has at most 107 bytes.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
+        for rank in 0..2 {
+            let pipe = folder.path().join(format!("go{rank}"));
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, pipe, kind, mode, 0).unwrap();
+        }
         let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
         let nodes = ["0", "1"].map(|node| {
             let shared =
@@ -40,12 +46,6 @@ impl TwoNodes {
                 .env("NODE", node)
                 .start()
         });
-        for rank in 0..2 {
-            let pipe = folder.path().join(format!("go{rank}"));
-            let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            let kind = rustix::fs::FileType::Fifo;
-            rustix::fs::mknodat(rustix::fs::CWD, pipe, kind, mode, 0).unwrap();
-        }
         let this = Self {
             folder,
             nodes: nodes.into(),
