@@ -5,7 +5,8 @@
 //!                   ◄── next ──                ◄── received ────             ◄──
 //! ```
 //!
-//! The coordinator passes messages on without reading them. Without a viewer, nothing here wakes up.
+//! The coordinator passes messages on without reading them. Without a viewer, nothing here wakes
+//! up.
 
 use std::sync::Arc;
 
@@ -60,8 +61,8 @@ impl ReportExchange {
 
     /// Waits for messages of other agents, and for changes of the watch.
     ///
-    /// The number of the watch is 0 while no agent of the job has a viewer. It changes when a viewer
-    /// attaches, and after a lost connection.
+    /// The number of the watch is 0 while no agent of the job has a viewer. It changes when a
+    /// viewer attaches, and after a lost connection.
     pub async fn next(&self) -> (u32, Vec<Vec<u8>>) {
         loop {
             {

@@ -42,9 +42,9 @@ pub use json_events::{event_name, record};
 pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,
 };
-pub use node_report::{KnownFailure, NodeReport, SharedReport, Span, WorkerStatus};
+pub use node_report::{KnownFailure, NodeReport, SharedReport, TimelineSpan, WorkerStatus};
 pub use rdzv_agent_proto::group::rfc3339;
-pub use sample::{Sampler, ShownStack, Tail, stacks, tail};
+pub use sample::{OutputTail, Sampler, ShownStack, stacks, tail};
 pub use sink::{EventSink, EventSinks, RunFacts};
 pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};
 pub use torchelastic_metrics::AgentMetrics;

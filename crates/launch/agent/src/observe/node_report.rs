@@ -64,7 +64,7 @@ pub struct NodeReport {
     /// First failure of the job that this node knows, also after a restart.
     pub failure: Option<KnownFailure>,
     /// Rounds, waits and lives of workers, in the order of their beginning.
-    pub spans: Vec<Span>,
+    pub spans: Vec<TimelineSpan>,
     /// First failure of the job and failures of this node; empty during the run.
     /// Not part of `/status`.
     #[serde(skip)]
@@ -88,7 +88,7 @@ pub struct KnownFailure {
 /// Time in which a node waited, had a round, or ran a worker; or a moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Span {
+pub struct TimelineSpan {
     /// Rank of the worker; `None` for the node.
     pub rank: Option<u32>,
     /// Name for users.
@@ -219,7 +219,7 @@ impl NodeReport {
         self.replay(event_name(event), at, &fields(event));
     }
 
-    /// Updates the report with an event in its form for programs: name, time and fields.
+    /// Updates the report with an event in its form for programs.
     pub fn replay(&mut self, name: &str, at: f64, fields: &Value) {
         let at = (at * 1e6).round() / 1e6;
         let number = |key: &str| fields[key].as_u64();
@@ -323,11 +323,11 @@ impl NodeReport {
         if self.spans.len() >= MOST_SPANS {
             self.spans.drain(..MOST_SPANS / 2);
         }
-        self.spans.push(Span {
+        self.spans.push(TimelineSpan {
             rank,
             name: name.to_owned(),
             begin,
-            ..Span::default()
+            ..TimelineSpan::default()
         });
     }
 

@@ -95,7 +95,7 @@ fn step(path: &Path) -> Option<u64> {
 /// Part of a worker's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tail {
+pub struct OutputTail {
     /// Whole lines.
     pub text: String,
     /// Position in the file after the text.
@@ -111,7 +111,7 @@ pub struct Tail {
 /// # Errors
 ///
 /// Returns the error of the file system, such as a file that does not exist.
-pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Result<Tail> {
+pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Result<OutputTail> {
     let most = if most == 0 { MOST_BYTES } else { most };
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -140,7 +140,7 @@ pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Resu
     if !text.is_empty() {
         text.push('\n');
     }
-    Ok(Tail {
+    Ok(OutputTail {
         text,
         next,
         error: None,
@@ -157,7 +157,9 @@ pub struct ShownStack {
     pub node: String,
     /// Process id of the worker.
     pub pid: u32,
-    /// Calls of the main thread, innermost first; without Python, the kernel's state.
+    /// Calls of the main thread, innermost first.
+    ///
+    /// Without Python's calls, the state in the kernel.
     pub frames: Vec<String>,
     /// Reason why there are no Python calls, if there are none.
     pub without_frames: Option<String>,

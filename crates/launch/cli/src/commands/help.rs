@@ -40,7 +40,7 @@ const TOPICS: [(&str, &str, &str); 14] = [
     ),
     (
         "views",
-        "a running job on the terminal and in a browser; its timeline",
+        "a running job on the terminal or in a browser",
         include_str!("../../../../../docs/views.md"),
     ),
     (

@@ -11,11 +11,11 @@
 //! `rdzv store` serves the same pages, without the worker group and the workers.
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
-//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The Unix
-//! socket serves the same pages to this user only.
+//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The
+//! Unix socket serves the same pages to this user only.
 
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
+use rdzv_agent::host::name_so_far;
 use rdzv_agent::observe::NodeReport;
 use rdzv_rendezvous::{GroupReport, GroupStatus};
 use rdzv_store::Token;
@@ -230,7 +231,25 @@ async fn authorize(
     }
 }
 
+/// `true` if a request over loopback names this machine.
+///
+/// Otherwise, a page of another site whose name leads to loopback could read the answer in the
+/// user's browser.
+fn names_this_machine(peer: &SocketAddr, request: &Request) -> bool {
+    let host = request.headers().get(header::HOST);
+    let Some(host) = host.filter(|_| peer.ip().to_canonical().is_loopback()) else {
+        return true;
+    };
+    let host = host.to_str().unwrap_or_default();
+    let (name, _) = host.rsplit_once(':').unwrap_or((host, ""));
+    let is_domain = name.contains('.') && name.parse::<IpAddr>().is_err();
+    !is_domain || name == name_so_far()
+}
+
 fn may(sources: &Sources, peer: &SocketAddr, request: &Request) -> bool {
+    if !names_this_machine(peer, request) {
+        return false;
+    }
     let shown = request.headers().get(header::AUTHORIZATION);
     let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     match &sources.token {
@@ -243,7 +262,8 @@ fn may(sources: &Sources, peer: &SocketAddr, request: &Request) -> bool {
 
 fn refused() -> Response {
     let text = "the job has a token: send `Authorization: Bearer` with what \
-                `rdzv token --bearer FILE` prints for its file\n";
+                `rdzv token --bearer FILE` prints for its file; on loopback, use the address of \
+                this machine or `localhost` in the URL\n";
     let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
     (StatusCode::UNAUTHORIZED, scheme, text).into_response()
 }

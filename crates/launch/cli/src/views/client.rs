@@ -144,7 +144,9 @@ impl Target {
         Ok(body)
     }
 
-    /// Calls `take` for each message of the job until it returns `false`, or the stream ends.
+    /// Calls `take` for each message of the job.
+    ///
+    /// Returns when `take` returns `false`, or at the end of the stream.
     pub(crate) fn follow(&self, mut take: impl FnMut(Message) -> bool) -> Result<(), ViewError> {
         for line in BufReader::new(self.request("/events")?).lines() {
             let line = line.map_err(|error| self.failed(&error))?;

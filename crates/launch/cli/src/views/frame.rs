@@ -159,7 +159,9 @@ impl View {
     }
 }
 
-/// Age of the output from which on a worker can be behind. Reports may be a second old.
+/// Minimum age of the output of a worker that is behind.
+///
+/// Reports may be a second old.
 const BEHIND_SECONDS: u64 = 5;
 
 /// Latest step and latest output of any worker.
@@ -172,7 +174,9 @@ fn latest(job: &Job) -> Latest {
     Some((step, workers().filter_map(|worker| worker.output).max()?))
 }
 
-/// Returns the number of steps that a running worker is behind the others, if it is more than one.
+/// Returns the number of steps that a running worker is behind the others.
+///
+/// `None` for one step, which may be a matter of time.
 fn behind(worker: &WorkerStatus, latest: Latest) -> Option<u64> {
     let (step, output) = latest?;
     let behind = step.checked_sub(worker.step?)?;
@@ -432,14 +436,15 @@ fn footer(view: &View, rows: usize) -> Line<'static> {
 #[cfg(test)]
 pub(super) mod tests {
     use rdzv_agent::launcher::host::HostName;
-    use rdzv_agent::observe::{KnownFailure, NodeReport, Span};
+    use rdzv_agent::observe::{KnownFailure, NodeReport, TimelineSpan};
     use rdzv_core::rank::{LocalRank, Rank};
 
     use super::*;
     use crate::views::job::Message;
 
-    /// Returns a job of nodes with 8 ranks at most. One rank has failed, one node waits, one is
-    /// silent, and one rank is behind.
+    /// Returns a job of nodes with at most 8 ranks.
+    ///
+    /// One rank has failed, and one is behind. Of three or more nodes, one waits and one is silent.
     pub(in crate::views) fn simulated(ranks: u32) -> Job {
         let per_node = ranks.min(8).min(ranks / 2);
         let nodes = ranks / per_node;
@@ -481,10 +486,10 @@ pub(super) mod tests {
                     cause: "ValueError: loss is NaN".to_owned(),
                     lines: vec!["ValueError: loss is NaN".to_owned()],
                 }),
-                spans: vec![Span {
+                spans: vec![TimelineSpan {
                     name: "round 2".to_owned(),
                     begin: 100.0,
-                    ..Span::default()
+                    ..TimelineSpan::default()
                 }],
                 ..NodeReport::default()
             };

@@ -1,10 +1,10 @@
-//! The model of a whole job: the reports of its agents, and the messages that change them.
+//! Model of a whole job: the reports of its agents.
 //!
 //! An agent sends its report as JSON: first all of it, then only the values that have changed.
 
 use std::collections::BTreeMap;
 
-use rdzv_agent::observe::{NodeReport, ShownStack, Tail, WorkerStatus};
+use rdzv_agent::observe::{NodeReport, OutputTail, ShownStack, WorkerStatus};
 use rdzv_core::escape::{escape, escape_lines};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -74,7 +74,7 @@ pub(crate) struct Output {
 pub(crate) struct Answer {
     pub(crate) id: u64,
     pub(crate) stacks: Vec<ShownStack>,
-    pub(crate) tail: Option<Tail>,
+    pub(crate) tail: Option<OutputTail>,
 }
 
 impl Message {
@@ -170,13 +170,13 @@ pub(crate) struct Agent {
     pub(crate) report: NodeReport,
 }
 
-/// A whole job, as far as it is known.
+/// The known part of a whole job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Job {
     pub(crate) agents: BTreeMap<String, Agent>,
 }
 
-/// Most urgent first.
+/// Health of a node or a worker; the first variant is the most urgent one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
     Failed,
@@ -235,7 +235,9 @@ impl Job {
         first.map_or("", |agent| &agent.report.run_id)
     }
 
-    /// Returns the name of a node for users; two agents on one host differ by their group rank.
+    /// Returns the name of a node for users.
+    ///
+    /// The names of two agents on one host differ by their group rank.
     pub(crate) fn node_name(&self, agent: &Agent) -> String {
         let (node, rank) = (&agent.report.node, agent.report.group_rank);
         let mut others = self

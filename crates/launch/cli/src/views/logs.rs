@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::observe::Tail;
+use rdzv_agent::observe::OutputTail;
 
 use super::client::{JobArgs, ViewError, ended};
 
@@ -56,7 +56,7 @@ fn print(arguments: &LogsArgs) -> Result<(), ViewError> {
             Err(_) if has_begun => return Ok(()),
             answer => answer?,
         };
-        let tail: Tail = serde_json::from_str(&text)
+        let tail: OutputTail = serde_json::from_str(&text)
             .map_err(|error| ViewError::Answer(format!("cannot parse the output: {error}")))?;
         if let Some(error) = tail.error {
             return Err(ViewError::Answer(error));

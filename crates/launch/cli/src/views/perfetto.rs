@@ -3,7 +3,7 @@
 //! The format is a protobuf: `Trace.packet` (1) with a `track_descriptor` (60), or with a
 //! `timestamp` (8) in nanoseconds and a `track_event` (11).
 
-use rdzv_agent::observe::Span;
+use rdzv_agent::observe::TimelineSpan;
 
 use super::job::Job;
 
@@ -72,7 +72,7 @@ fn track(id: u64, parent: Option<u64>, name: &str) -> Vec<u8> {
     packet
 }
 
-fn event(at: u64, kind: u64, track: u64, span: Option<&Span>) -> Vec<u8> {
+fn event(at: u64, kind: u64, track: u64, span: Option<&TimelineSpan>) -> Vec<u8> {
     let mut event = Vec::new();
     number(&mut event, 9, kind);
     number(&mut event, 11, track);

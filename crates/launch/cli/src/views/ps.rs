@@ -41,7 +41,9 @@ pub(crate) fn now() -> f64 {
     now.map_or(0.0, |now| now.as_secs_f64())
 }
 
-/// Returns one JSON object for each job. The reports are in the order of their jobs.
+/// Returns one JSON object for each job.
+///
+/// The reports are in the order of their jobs.
 fn jobs(reports: &[NodeReport], now: f64) -> Vec<Value> {
     let by_job = reports.chunk_by(|one, other| one.run_id == other.run_id);
     let jobs = by_job.map(|reports| {

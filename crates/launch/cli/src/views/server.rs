@@ -7,9 +7,9 @@
 //! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
 //! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
 //!
-//! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job, every
-//! agent sends the changes of its report once a second. The coordinator passes them on to the agents
-//! that have a viewer.
+//! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job,
+//! every agent sends the changes of its report once a second. The coordinator passes them on to the
+//! agents that have a viewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_body_util::channel::Channel;
-use rdzv_agent::observe::{NodeReport, Sampler, Tail, stacks, tail};
+use rdzv_agent::observe::{NodeReport, OutputTail, Sampler, stacks, tail};
 use rdzv_rendezvous::{GroupStatus, ReportExchange};
 use serde::Deserialize;
 use serde_json::Value;
@@ -57,6 +57,9 @@ const MOST_BEHIND: usize = 4096;
 
 /// Maximum number of agents whose reports are kept.
 const MOST_AGENTS: usize = 100_000;
+
+/// Maximum number of questions that an agent answers at a time.
+const MOST_ANSWERS: usize = 8;
 
 /// Time limit for the answers of all agents to a question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(6);
@@ -99,12 +102,25 @@ struct Known {
     missing: BTreeSet<String>,
     /// Receiver of the end of all viewers, once the run is over.
     over: Option<std::sync::mpsc::SyncSender<()>>,
+    /// Number of questions of other agents that this agent is answering.
+    answering: usize,
     /// Questions without all answers.
     questions: BTreeMap<u64, mpsc::UnboundedSender<(String, Answer)>>,
 }
 
+impl Known {
+    /// Counts a question, unless there are too many.
+    fn begin_answer(&mut self) -> bool {
+        let may = self.answering < MOST_ANSWERS;
+        self.answering += usize::from(may);
+        may
+    }
+}
+
 impl JobServer {
-    /// Creates the server of a node; `has_peers` is `false` if the agent reaches no other agents.
+    /// Creates the server of a node.
+    ///
+    /// `has_peers` is `false` if the agent reaches no other agents.
     pub(crate) fn new(
         node: Arc<Mutex<NodeReport>>,
         group: GroupStatus,
@@ -198,7 +214,9 @@ impl JobServer {
                 () = shared.changed.notified() => {
                     own.is_whole |= viewers == 0;
                     if shared.known().viewers == 0 {
-                        *shared.known() = Known::default();
+                        let mut known = shared.known();
+                        let answering = known.answering;
+                        *known = Known { answering, ..Known::default() };
                         if let Some(exchange) = &shared.exchange {
                             exchange.send(false, false, Vec::new());
                         }
@@ -218,10 +236,13 @@ impl JobServer {
         if message.from == shared.name {
             return;
         }
-        if let Some(question) = message.question.take() {
+        if let Some(question) = message.question.take()
+            && shared.known().begin_answer()
+        {
             let server = self.clone();
             tokio::spawn(async move {
                 let answer = server.0.answer(&question).await;
+                server.0.known().answering -= 1;
                 let is_for_all = question.rank.is_none();
                 if is_for_all || !answer.stacks.is_empty() || answer.tail.is_some() {
                     let has_viewer = server.0.known().viewers > 0;
@@ -273,6 +294,8 @@ struct OwnReport {
     viewed: u32,
     /// `true` if the next message must contain everything.
     is_whole: bool,
+    /// `true` if the other agents lack changes, because there was no connection.
+    is_cut: bool,
 }
 
 impl Shared {
@@ -307,8 +330,14 @@ impl Shared {
     /// Sends the change of this node's report to viewers here and elsewhere.
     fn report(&self, own: &mut OwnReport, is_viewed: bool, is_watched: bool) {
         let exchange = self.exchange.as_ref();
-        if exchange.is_some_and(|exchange| !exchange.is_sent()) && !is_viewed {
-            // The connection is down. The next message contains this change too.
+        let is_connected = exchange.is_some_and(ReportExchange::is_sent);
+        if !is_connected && exchange.is_some() {
+            // The changes until the connection is up are in the next whole message.
+            own.is_cut = true;
+        } else if std::mem::take(&mut own.is_cut) {
+            own.is_whole = true;
+        }
+        if own.is_cut && !is_viewed {
             return;
         }
         let mut report = self.node();
@@ -328,7 +357,7 @@ impl Shared {
                 change,
                 ..Message::default()
             };
-            if is_watched {
+            if is_watched && is_connected {
                 self.send(is_viewed, false, &message);
             }
             if is_viewed {
@@ -338,7 +367,8 @@ impl Shared {
         }
         if is_viewed && let Some(exchange) = exchange {
             own.viewed += 1;
-            if own.viewed % RESYNC == 0 && !self.known().missing.is_empty() {
+            let is_due = is_connected && own.viewed.is_multiple_of(RESYNC);
+            if is_due && !self.known().missing.is_empty() {
                 // A viewer that attaches again lets all agents send everything.
                 exchange.send(false, false, Vec::new());
             }
@@ -357,7 +387,14 @@ impl Shared {
         let round = known.job.round();
         let silent = known.heard.iter().filter_map(|(name, heard)| {
             let (agent, silent) = (known.job.agents.get(name)?, heard.elapsed());
-            let is_gone = silent > GONE_AFTER && agent.report.round < round;
+            let report = &agent.report;
+            // A restarted agent has the name of another process.
+            let is_replaced = silent > SILENT_AFTER
+                && known.job.agents.iter().any(|(other, it)| {
+                    let same = |one: &NodeReport| (one.node.to_string(), one.group_rank);
+                    other != name && !it.is_silent && same(&it.report) == same(report)
+                });
+            let is_gone = is_replaced || silent > GONE_AFTER && report.round < round;
             (is_gone || silent > SILENT_AFTER && !agent.is_silent).then(|| Message {
                 from: name.clone(),
                 is_silent: Some(true),
@@ -402,7 +439,9 @@ impl Shared {
         answer
     }
 
-    /// Asks all agents of the job, this one included; waits for `enough` or the time limit.
+    /// Asks all agents of the job, including this one.
+    ///
+    /// Waits until `enough` is `true`, or for the time limit.
     async fn ask(
         self: &Arc<Self>,
         mut question: Question,
@@ -443,19 +482,19 @@ impl Shared {
     }
 }
 
-fn read(path: Option<&PathBuf>, output: &Output) -> Tail {
+fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
     let lines = output.lines.unwrap_or(LINES);
     let Some(path) = path else {
         let error = "the output of this rank goes to the console, not to a file; start the run with \
                      --tee 3 to write it to a file too";
-        return Tail {
+        return OutputTail {
             error: Some(error.to_owned()),
-            ..Tail::default()
+            ..OutputTail::default()
         };
     };
-    tail(path, output.from, lines, 0).unwrap_or_else(|error| Tail {
+    tail(path, output.from, lines, 0).unwrap_or_else(|error| OutputTail {
         error: Some(format!("{}: {error}", path.display())),
-        ..Tail::default()
+        ..OutputTail::default()
     })
 }
 

@@ -1,7 +1,7 @@
 //! The Unix sockets of this user's agents on this machine.
 //!
-//! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the user
-//! can open it, and each side of a connection checks the other's user.
+//! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the
+//! user can open it, and each side of a connection checks the other's user.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -24,9 +24,18 @@ pub(crate) struct AgentSocket {
     path: PathBuf,
 }
 
-/// Binds the socket of this agent. Without one, this user's views do not find the agent.
+/// Binds the socket of this agent.
+///
+/// Without a socket, this user's views do not find the agent.
 pub(crate) fn bind() -> Option<(AgentSocket, UnixListener)> {
-    let bound = try_bind();
+    // An agent that ends may have removed the directory just now.
+    let mut bound = try_bind();
+    for _ in 0..3 {
+        match &bound {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bound = try_bind(),
+            _ => break,
+        }
+    }
     let bound = bound.inspect_err(|error| debug!("no socket for views: {error}"));
     bound.ok()
 }
@@ -117,5 +126,7 @@ fn is_private(directory: &Path) -> io::Result<()> {
 impl Drop for AgentSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        // Fails while other agents have sockets.
+        let _ = self.path.parent().map(fs::remove_dir);
     }
 }

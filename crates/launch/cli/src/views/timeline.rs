@@ -1,4 +1,4 @@
-//! `rdzv timeline`: what each node and rank did when, from the events files of all nodes.
+//! `rdzv timeline`: the past of a job, from the events files of its nodes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,9 +126,10 @@ fn replay(records: BTreeMap<String, Vec<Record>>) -> Result<(Job, Offsets), View
     ids.dedup();
     if ids.len() != 1 {
         let ids = ids.join(", ");
-        let text = match ids.is_empty() {
-            true => "the files contain no events".to_owned(),
-            false => format!("the events are from several runs: {}", escape(&ids)),
+        let text = if ids.is_empty() {
+            "the files contain no events".to_owned()
+        } else {
+            format!("the events are from several runs: {}", escape(&ids))
         };
         return Err(ViewError::Selection(text));
     }
@@ -168,8 +169,8 @@ fn replay(records: BTreeMap<String, Vec<Record>>) -> Result<(Job, Offsets), View
 
 /// Returns the offset of each clock from that of the first node.
 ///
-/// The offset is the median over the rounds that two nodes have in common. A node without a round in
-/// common with the first node is compared with the other nodes.
+/// The offset is the median over the rounds that two nodes have in common. A node without a round
+/// in common with the first node is compared with the other nodes.
 fn offsets(records: &BTreeMap<String, Vec<Record>>) -> BTreeMap<&str, f64> {
     let rounds: BTreeMap<&str, BTreeMap<u64, f64>> = records
         .iter()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use rdzv_agent::observe::{ShownStack, Tail};
+use rdzv_agent::observe::{OutputTail, ShownStack};
 use rdzv_core::env::NO_COLOR;
 
 use super::client::{JobArgs, Target, ViewError, ended};
@@ -19,7 +19,7 @@ use super::ps::now;
 use super::stacks::collapsed;
 use super::web;
 
-/// Longest time between two frames, and time between two attempts to attach again.
+/// Maximum time between two frames, and time between two attempts to attach.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Show a running job on the terminal: failures and waits first.
@@ -86,13 +86,11 @@ fn show(terminal: &mut DefaultTerminal, target: &Target) -> io::Result<()> {
             drawn = Some(Instant::now());
         }
         if event::poll(Duration::from_millis(100))? {
-            match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    if !press(key, &mut view, &job, target, &sender) {
-                        return Ok(());
-                    }
-                }
-                _ => {}
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && !press(key, &mut view, &job, target, &sender)
+            {
+                return Ok(());
             }
             drawn = None;
         }
@@ -190,7 +188,7 @@ fn press(
     true
 }
 
-/// Requests the last lines or the stack of a rank, without blocking the display.
+/// Requests the last lines or the stack of a rank on a separate thread.
 fn inspect(target: &Target, sender: &Sender<Change>, rank: Option<u32>, is_stack: bool) {
     let (target, sender) = (target.clone(), sender.clone());
     thread::spawn(move || {
@@ -207,7 +205,7 @@ fn inspect(target: &Target, sender: &Sender<Change>, rank: Option<u32>, is_stack
             let lines = [0, 1].map(|stderr| {
                 let path = format!("/output?rank={rank}&lines=20&stderr={stderr}");
                 let text = target.get(&path)?;
-                let tail: Tail = serde_json::from_str(&text).unwrap_or_default();
+                let tail: OutputTail = serde_json::from_str(&text).unwrap_or_default();
                 Ok(tail.error.unwrap_or(tail.text))
             });
             let [stdout, stderr] = lines;

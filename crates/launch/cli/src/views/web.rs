@@ -42,7 +42,9 @@ pub(crate) fn page(ended: Option<&Job>) -> String {
         .replace("{{replay}}", &replay)
 }
 
-/// Serves the page and the requests that it makes, on loopback, until a signal ends the process.
+/// Serves the page and the requests that it makes, on loopback.
+///
+/// A signal ends the process.
 pub(super) fn serve(target: &Target) -> Result<(), ViewError> {
     let failed = |error: io::Error| ViewError::Answer(format!("cannot serve the page: {error}"));
     drop(target.request("/status")?);

@@ -1,4 +1,4 @@
-"""The page of a running job and the timeline of one that has ended, in a real browser.
+"""The page of a running job, and the timeline of a past one, in a browser.
 
 `cargo xtask test --browser` builds `rdzv`, sets RDZV_BINARY, and runs these tests. The screenshots are
 in `target/browser`.

@@ -1,4 +1,6 @@
-//! Messages of agents for viewers, which the coordinator passes on without reading them.
+//! Messages of agents for viewers.
+//!
+//! The coordinator passes the messages on without reading them.
 //!
 //! This data is volatile: agents with a viewer repeat that they have one.
 
@@ -73,7 +75,9 @@ impl Viewers {
         (before != self.watch).then(Vec::new)
     }
 
-    /// Takes messages that must be sent now: those for `reporter`, and many messages.
+    /// Takes messages that must be sent now.
+    ///
+    /// These are the messages for `reporter`, and many messages for another agent.
     pub(super) fn take(&mut self, reporter: ConnId) -> Option<(ConnId, Vec<u8>)> {
         let (agent, (_, waiting)) = self.agents.iter_mut().find(|(agent, (_, waiting))| {
             let is_due = **agent == reporter || waiting.len() > MOST_WAITING;

@@ -997,7 +997,7 @@ fn unreachable(what: &str, elapsed: Duration) -> NativeFailure {
     NativeFailure::Unreachable { what, elapsed }
 }
 
-/// Splits messages, each of which follows its length.
+/// Splits messages. Each message follows its length.
 fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>()

@@ -23,7 +23,7 @@ fn report(world: &mut World, agent: u32, has_viewer: bool, is_for_all: bool, mes
     world.operate(agent, &Operation::Report(report));
 }
 
-/// Returns the numbers of the watch and the messages that an agent has received.
+/// Returns the watches and the messages that an agent has received.
 fn received(world: &mut World, agent: u32) -> Vec<(u32, String)> {
     let events = world.take(agent).into_iter();
     let reports = events.map(|event| match event {

@@ -1,6 +1,6 @@
 use axum::extract::connect_info::MockConnectInfo;
 use rdzv_agent::health::Liveness;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
 use std::sync::Mutex;
 
@@ -69,7 +69,9 @@ fn code(peer: &str, page: &str, header: &str, token: Option<&Token>) -> u16 {
         let request = format!("GET {page} HTTP/1.0\r\n{header}\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        client.read_to_string(&mut answer).await.unwrap();
+        // The stream of events has no end.
+        let mut lines = tokio::io::BufReader::new(client);
+        lines.read_line(&mut answer).await.unwrap();
         answer.split(' ').nth(1).unwrap().parse().unwrap()
     })
 }
@@ -100,4 +102,12 @@ fn other_hosts_are_asked_for_the_bearer_token() {
     let browser = "Accept: text/html\r\n";
     assert_eq!(code(elsewhere, "/", browser, Some(&token)), 401);
     assert_eq!(code(elsewhere, "/", &(shown + browser), Some(&token)), 200);
+    for (host, expected) in [
+        ("127.0.0.1:5", 200),
+        ("localhost", 200),
+        ("evil.example:5", 401),
+    ] {
+        let host = format!("Host: {host}\r\n");
+        assert_eq!(code("127.0.0.1", "/status", &host, None), expected);
+    }
 }

@@ -1,4 +1,4 @@
-//! Tests of the views of a running job: sockets, `rdzv ps`, `stacks`, `logs` and `timeline`.
+//! Tests of the views of a running job.
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use crate::harness::{DEADLINE, Running, free_port, kill, poll, poll_for, run_shell};
 
-/// Worker that prints a step, then waits for a line in its pipe and exits with the number in it.
+/// Worker that prints a step, and exits with the number that its pipe contains.
 const WORKER: &str = "echo step $((RANK + 7)) '<b>'; read code < go$RANK; exit $code";
 
-/// A job of two nodes with one rank each, whose agents listen in a common folder.
+/// A job of two nodes with one rank each.
 struct TwoNodes {
     folder: TempDir,
     nodes: Vec<Running>,
@@ -27,6 +27,12 @@ impl TwoNodes {
     fn start(flags: &str) -> Self {
         // The path of a socket has at most 107 bytes.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
+        for rank in 0..2 {
+            let pipe = folder.path().join(format!("go{rank}"));
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, pipe, kind, mode, 0).unwrap();
+        }
         let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
         let nodes = ["0", "1"].map(|node| {
             let shared =
@@ -40,12 +46,6 @@ impl TwoNodes {
                 .env("NODE", node)
                 .start()
         });
-        for rank in 0..2 {
-            let pipe = folder.path().join(format!("go{rank}"));
-            let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            let kind = rustix::fs::FileType::Fifo;
-            rustix::fs::mknodat(rustix::fs::CWD, pipe, kind, mode, 0).unwrap();
-        }
         let this = Self {
             folder,
             nodes: nodes.into(),
@@ -110,7 +110,7 @@ fn attach(socket: &Path) -> BufReader<UnixStream> {
 }
 
 /// Reads messages until `is_it` holds for all text that was read.
-fn read_until(viewer: &mut BufReader<UnixStream>, is_it: impl Fn(&str) -> bool) -> String {
+fn read_to(viewer: &mut BufReader<UnixStream>, is_it: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     while !is_it(&text) {
         let read = viewer.read_line(&mut text).unwrap();
@@ -175,11 +175,11 @@ fn every_agent_shows_the_whole_job_with_its_failure_and_its_end() {
     let mut viewers: Vec<_> = job.sockets().iter().map(|path| attach(path)).collect();
     for viewer in &mut viewers {
         let steps = |text: &str| text.contains("\"step\":7") && text.contains("\"step\":8");
-        read_until(viewer, steps);
+        read_to(viewer, steps);
     }
     job.tell(1, 3);
     for viewer in &mut viewers {
-        let text = read_until(viewer, |text| {
+        let text = read_to(viewer, |text| {
             text.contains("exited with code 3") && text.contains("round 1, 2 nodes")
         });
         assert!(text.contains("\"rank\":1"), "{text}");
@@ -197,7 +197,7 @@ fn a_hundred_viewers_come_and_go_without_an_effect_on_the_job() {
     for round in 0..100 {
         let mut viewer = attach(&sockets[round % 2]);
         if round % 3 > 0 {
-            read_until(&mut viewer, |text| text.contains("data: "));
+            read_to(&mut viewer, |text| text.contains("data: "));
         }
     }
     let listed = job.ps();
@@ -235,9 +235,9 @@ fn another_user_of_the_machine_gets_nothing() {
     let socket = job.sockets().remove(0);
     let folder = job.folder.path().to_owned();
     let ask = move || {
-        let nobody = rustix::process::Uid::from_raw(65534);
+        let other = rustix::process::Uid::from_raw(65534);
         // Only this thread becomes another user.
-        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        rustix::thread::set_thread_res_uid(other, other, other).unwrap();
         let mut stream = UnixStream::connect(&socket)?;
         stream.set_read_timeout(Some(DEADLINE))?;
         // The agent may have closed the connection already.

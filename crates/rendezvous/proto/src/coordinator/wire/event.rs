@@ -63,7 +63,7 @@ pub enum Event {
     ///
     /// An agent that waits for a round also receives the nodes that have joined.
     Alive(Option<Arrived>),
-    /// An [`Alive`](Self::Alive) with messages of [`Report`](super::Operation::Report).
+    /// The event [`Alive`](Self::Alive) with messages for viewers.
     ///
     /// Agents of earlier versions read `Alive`.
     Reports {

@@ -104,7 +104,9 @@ pub struct Report {
     ///
     /// The agent repeats this at least every two seconds.
     pub has_viewer: bool,
-    /// `true` if all agents of the run receive the message, not only those with a viewer.
+    /// `true` if all agents of the run receive the message.
+    ///
+    /// Otherwise, only agents that have a viewer receive it.
     pub is_for_all: bool,
     /// The message; may be empty.
     pub message: Vec<u8>,
