@@ -1,4 +1,4 @@
-//! The sessions of a run: the connections of agents, and the agents declared lost.
+//! Sessions of a run: connections of agents, and the agents declared lost.
 //!
 //! An agent is declared lost if it sends nothing for too long ([`Sessions::lost_agents`]), or does
 //! not reattach after its connection has broken ([`Sessions::take_gone`]).

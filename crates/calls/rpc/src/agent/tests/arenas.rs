@@ -172,5 +172,5 @@ fn what_is_shared_stays_when_the_agents_are_gone() {
     drop(callee);
     assert_eq!(kept.as_slice::<u8>().unwrap(), vec![7; LARGE]);
     drop(kept);
-    until("it is given back", || arena.free() == arena.capacity());
+    wait_for("it is given back", || arena.free() == arena.capacity());
 }

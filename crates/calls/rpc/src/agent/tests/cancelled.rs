@@ -337,7 +337,7 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
             // very many of them.
             world.watch.open();
             world.agents[0].call(1, NOTHING, &()).wait().unwrap();
-            until("no function runs", || {
+            wait_for("no function runs", || {
                 world.agents[1].traffic().running == 0
             });
             world.watch.note(|seen| seen.is_open = false);
@@ -348,11 +348,11 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
         .watch
         .deadline("it begins", |seen| seen.begun.contains(&byte));
     cancel(call);
-    until("all bytes come back", || {
+    wait_for("all bytes come back", || {
         world.arena.free() == world.arena.capacity()
     });
     // A function counts as running after its first step.
-    until("a function runs", || world.agents[1].traffic().running > 0);
+    wait_for("a function runs", || world.agents[1].traffic().running > 0);
     world.watch.open();
     world.is_as_before();
 }

@@ -295,5 +295,5 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
     );
     assert_eq!(later.unwrap_err().kind, RpcErrorKind::Stopping);
     // The agents have cancelled the functions, so none of them continues.
-    until("no function runs", || agents[1].traffic().running == 0);
+    wait_for("no function runs", || agents[1].traffic().running == 0);
 }

@@ -84,7 +84,7 @@ pub(crate) fn transports() -> [(TransportOptions, TransportKind); 3] {
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// Polls until a condition holds.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + LONGEST;
     while !is_so() {
         assert!(Instant::now() < deadline, "not within {LONGEST:?}: {what}");

@@ -47,7 +47,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
             }
         })
     };
-    until("calls begin below the limit", || {
+    wait_for("calls begin below the limit", || {
         begun.load(Ordering::Acquire) >= 8
     });
     let refuse = CallOptions::new().refuse_excess();
@@ -116,7 +116,7 @@ fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
     let refused = agents[0].call("w0", FLOOD, &()).wait().unwrap();
     assert_eq!(refused, 10, "the others are open");
     agents[0].call("w1", NOTHING, &()).wait().unwrap();
-    until("nothing is lent", || {
+    wait_for("nothing is lent", || {
         arena.free() == arena.capacity() && agents[1].traffic().running == 0
     });
     assert_eq!(

@@ -164,8 +164,8 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         }
         assert!(Instant::now() < deadline, "the function never begins");
     };
-    until("it is cancelled", || cancelled.is_cancelled());
-    until("no call is left", || agents[0].traffic().in_flight == 0);
+    wait_for("it is cancelled", || cancelled.is_cancelled());
+    wait_for("no call is left", || agents[0].traffic().in_flight == 0);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_request_whose_time_is_over_before_it_is_begun_is_not_worked_on() {
     };
     let agents = super::made(2, &made, || methods(&seen));
     let holding = agents[0].call("w1", HOLD, &());
-    until("the thread is busy", || seen.held.load(Ordering::Acquire));
+    wait_for("the thread is busy", || seen.held.load(Ordering::Acquire));
     // The only thread is busy, so these calls wait until their timeout.
     let late = after(Duration::from_millis(10));
     let calls: Vec<_> = (0..5)
@@ -223,14 +223,14 @@ fn cancelling_tells_the_function() {
     let seen = Arc::new(Seen::default());
     let agents = group(2, || methods(&seen));
     let call = agents[0].call("w1", WAIT, &());
-    until("the call arrives", || {
+    wait_for("the call arrives", || {
         seen.cancelled.lock().unwrap().is_some()
     });
     let cancellation = seen.cancelled.lock().unwrap().take().unwrap();
     assert!(!cancellation.is_cancelled());
     call.cancel();
     assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Cancelled);
-    until("the function is told", || cancellation.is_cancelled());
+    wait_for("the function is cancelled", || cancellation.is_cancelled());
 }
 
 #[test]

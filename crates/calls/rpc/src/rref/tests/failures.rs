@@ -155,7 +155,7 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop((owned, counter, shared, held));
     for agent in [&agents[0], &agents[2]] {
-        until("no reference is left", || {
+        wait_for("no reference is left", || {
             agent.references() == ReferenceCounters::default()
         });
     }
@@ -175,7 +175,7 @@ fn a_creation_that_is_late_before_there_is_a_connection_fails() {
     let soon = CallOptions::new().timeout(Timeout::After(Duration::from_millis(50)));
     within(LONGEST, "a creation that is late", move || {
         let reference = agents[0].remote_with(soon, 1, NUMBER, &1).unwrap();
-        until("no user is pending", || {
+        wait_for("no user is pending", || {
             agents[0].references().num_pending_users == 0
         });
         let error = reference.to_here(NOW).unwrap_err();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::agent::tests::{LONGEST, Made, group, made, until, within};
+use crate::agent::tests::{LONGEST, Made, group, made, wait_for, within};
 use crate::runtime::call::{CallOptions, Timeout};
 use crate::runtime::core::RpcAgent;
 use crate::{CallContext, Method, Methods, RpcError, RpcErrorKind, blocking, kept};
@@ -86,7 +86,7 @@ fn agents(size: u32) -> Vec<RpcAgent> {
 /// Checks that nothing is left soon after the last reference was dropped.
 fn nothing_is_left(agents: &[RpcAgent]) {
     for agent in agents {
-        until("no reference and no value is left", || {
+        wait_for("no reference and no value is left", || {
             agent.references() == ReferenceCounters::default()
                 && Register::of(agent.core()).values() == 0
         });
