@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::RpcErrorKind;
 use crate::message::reader::{DEPTH_LIMIT, EMPTY_LIMIT};
-use crate::message::table::{Entry, Table};
+use crate::message::table::{Entry, LoanPart, Table};
 use crate::tensor::{DataType, Device, Tensor, TensorMeta};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -284,7 +284,10 @@ fn loans_that_this_worker_cannot_use_are_refused() {
     let text = refused(loan(0, u64::MAX));
     assert!(text.contains("which this worker cannot use"), "{text}");
     let text = refused(loan(1, 8));
-    assert!(text.contains("part 1 is lent, but there is no such part"), "{text}");
+    assert!(
+        text.contains("part 1 is lent, but there is no such part"),
+        "{text}"
+    );
     let text = refused(loan(0, 1));
     assert!(text.contains("tensor 0 in part 0"), "{text}");
 }
