@@ -957,7 +957,7 @@ def _agent_of(*arguments: Any) -> RdzvAgent:
     try:
         return RdzvAgent(*arguments)
     except rdzv.RpcError as error:
-        if error.kind != "DeviceMap":
+        if error.kind not in ("DeviceMap", "InvalidArgument"):
             raise
         # torch has this type for a wrong device map.
         raise ValueError(str(error)) from None

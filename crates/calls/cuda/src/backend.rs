@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use rdzv_lock::Mutex;
-use rdzv_rpc::device::{Device, DeviceBackend, DeviceEvent, DeviceLender, DeviceMemory, Loan};
+use rdzv_rpc::device::{
+    Device, DeviceBackend, DeviceEvent, DeviceLender, DeviceMemory, FilledMemory, Loan,
+};
 use rdzv_rpc::tensor::Storage;
 use rdzv_rpc::{RpcError, RpcErrorKind};
 use rdzv_rpc_proto::rref::Member;
@@ -399,7 +401,7 @@ impl<D: CudaDriver> DeviceLender for Cuda<D> {
         len: usize,
         device: Device,
         from: Member,
-    ) -> Result<(Arc<dyn DeviceMemory>, Arc<dyn DeviceEvent>), RpcError> {
+    ) -> Result<FilledMemory, RpcError> {
         let refused = |why: String| {
             let text = format!("cannot read a tensor that the sender lends: {why}");
             RpcError::new(RpcErrorKind::InvalidArgument, text)

@@ -94,7 +94,7 @@ impl DeviceTensor {
     }
 
     fn __dlpack_device__(&self) -> PyResult<(u32, u32)> {
-        Ok((DLDeviceType::CUDA.0 as u32, self.device()?))
+        Ok((DLDeviceType::CUDA.0, self.device()?))
     }
 
     /// Exports the bytes; the stream of the consumer waits for them.

@@ -261,13 +261,14 @@ impl AgentObject {
         world_size: Option<u32>,
         store: Option<Object<'_>>,
         options: &str,
-        (devices, pool): (u32, usize),
+        cuda: (u32, usize),
     ) -> PyResult<Self> {
         let words: Keywords = serde_json::from_str(options)
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let options = RpcOptions::from_words(&words).map_err(|error| of_rpc(py, &error))?;
         let jobs = Arc::new(Calls::new(options.num_worker_threads as usize));
         // The driver is loaded for the first tensor.
+        let (devices, pool) = cuda;
         let limits = CudaLimits {
             pool,
             ..CudaLimits::default()

@@ -97,6 +97,9 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     }
 }
 
+/// Memory that a copy fills, with the event behind the copy.
+pub type FilledMemory = (Arc<dyn DeviceMemory>, Arc<dyn DeviceEvent>);
+
 /// Way in which a message carries device memory.
 #[derive(Debug)]
 pub enum Loan {
@@ -141,7 +144,7 @@ pub trait DeviceLender {
         len: usize,
         device: Device,
         from: Member,
-    ) -> Result<(Arc<dyn DeviceMemory>, Arc<dyn DeviceEvent>), RpcError>;
+    ) -> Result<FilledMemory, RpcError>;
 
     /// Opens the memory of a peer.
     ///

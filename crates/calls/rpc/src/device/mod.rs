@@ -28,5 +28,5 @@ pub use rdzv_rpc_proto::device::{
     BadDevice, Device, DeviceData, DeviceMap, DeviceType, NotOneToOne,
 };
 
-pub use backend::{DeviceBackend, DeviceEvent, DeviceLender, DeviceMemory, Loan};
+pub use backend::{DeviceBackend, DeviceEvent, DeviceLender, DeviceMemory, FilledMemory, Loan};
 pub use cpu::CpuOnly;

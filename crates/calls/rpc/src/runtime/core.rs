@@ -233,6 +233,9 @@ pub(crate) type MethodBody = functions::MethodBody<CallContext>;
 
 pub(crate) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
 
+/// Function that shows cards of device memory to a worker.
+pub(crate) type Introduce = fn(&Arc<Core>, &Member, Vec<Bytes>);
+
 /// State of an agent, without its threads.
 pub(crate) struct Core {
     pub(crate) me: WorkerInfo,
@@ -265,7 +268,7 @@ pub(crate) struct Core {
     /// Function to call after the agent was stopped through a handle.
     pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
     /// Function that shows cards of device memory to a worker.
-    pub(crate) introduce: OnceLock<fn(&Arc<Self>, &Member, Vec<Bytes>)>,
+    pub(crate) introduce: OnceLock<Introduce>,
     /// Next deadline of the driver, in nanoseconds of the agent's clock.
     wake_at: AtomicU64,
     /// Next check of the other hosts, in the same unit.

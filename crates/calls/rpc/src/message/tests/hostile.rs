@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::RpcErrorKind;
 use crate::message::reader::{DEPTH_LIMIT, EMPTY_LIMIT};
-use crate::message::table::{Entry, Table};
+use crate::message::table::{Entry, LoanPart, Table};
 use crate::tensor::{DataType, Device, Tensor, TensorMeta};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,9 +45,14 @@ fn value(bytes: &[u8]) -> Payload {
 
 /// Creates a message with one tensor as its value and this table.
 fn with_table(entries: Vec<Entry>, parts: &[usize]) -> Payload {
+    with_loans(entries, parts, Vec::new())
+}
+
+fn with_loans(entries: Vec<Entry>, parts: &[usize], loans: Vec<LoanPart>) -> Payload {
     let table = Table {
         tensors: entries,
         references: Vec::new(),
+        loans,
     };
     let table = postcard::to_stdvec(&table).unwrap();
     let len = u32::try_from(table.len()).unwrap().to_le_bytes();
@@ -267,4 +272,22 @@ proptest! {
             )),
         }
     }
+}
+
+#[test]
+fn loans_that_this_worker_cannot_use_are_refused() {
+    let loan = |part, len| vec![LoanPart { part, len }];
+    let refused = |loans| {
+        let payload = with_loans(vec![entry(1, &[4], 0)], &[64], loans);
+        decoded::<Tensor>(&payload).unwrap_err().message
+    };
+    let text = refused(loan(0, u64::MAX));
+    assert!(text.contains("which this worker cannot use"), "{text}");
+    let text = refused(loan(1, 8));
+    assert!(
+        text.contains("part 1 is lent, but there is no such part"),
+        "{text}"
+    );
+    let text = refused(loan(0, 1));
+    assert!(text.contains("tensor 0 in part 0"), "{text}");
 }
