@@ -14,6 +14,7 @@ behaviours!(
     a_lost_node_is_missed,
     a_node_that_joins_again_takes_the_others_along,
     a_surplus_node_replaces_one_that_left,
+    a_node_that_leaves_after_its_success_ends_no_round,
     a_failure_for_good_is_announced_to_the_others,
     a_failure_is_heard_before_the_closing_that_follows_it,
 );
@@ -98,6 +99,18 @@ fn a_surplus_node_replaces_one_that_left(backend: &dyn RunBackend) {
         let infos = [two[0].join().unwrap(), surplus.join().unwrap()];
         agree(&infos);
     });
+}
+
+fn a_node_that_leaves_after_its_success_ends_no_round(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), QUICK);
+    form(&mut two);
+    two[1].backend.report_success();
+    two[1].backend.leave().unwrap();
+    // This change follows the other node's, so this node has seen that first.
+    two[0].backend.set_closed().unwrap();
+    let heard = two[0].heard();
+    let is_end = |change: &Change| matches!(change, Change::Membership { .. });
+    assert!(!heard.iter().any(is_end), "{heard:?}");
 }
 
 fn a_failure_for_good_is_announced_to_the_others(backend: &dyn RunBackend) {
