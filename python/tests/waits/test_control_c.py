@@ -1,4 +1,4 @@
-"""Test that Ctrl-C ends every blocking call of the package.
+"""Test that Ctrl-C ends every blocking call of the package, and that no other signal does.
 
 The names come from the package. A new name belongs either in `CALLS`, with a call that blocks, or in
 `INSTANT`.
@@ -361,6 +361,8 @@ def test_every_name_of_the_package_is_known_here():
 
 def child(make, pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Python installs handlers without SA_RESTART.
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
     call = make()
     pipe.send("begins")
     try:
@@ -374,8 +376,11 @@ def child(make, pipe):
     os._exit(0)
 
 
-def interrupted(make):
-    """Returns the seconds from Ctrl-C to its exception, or a text."""
+def interrupted(make, before=lambda pid: time.sleep(0.3)):
+    """Returns the seconds from Ctrl-C to its exception, or a text.
+
+    ``before(pid)`` runs while the call begins.
+    """
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(make, theirs), daemon=True)
@@ -384,8 +389,7 @@ def interrupted(make):
     try:
         assert mine.poll(60), "not begun"
         mine.recv()
-        # The call begins in the meantime.
-        time.sleep(0.3)
+        before(process.pid)
         begin = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
         if not mine.poll(HOPELESS):
@@ -406,3 +410,15 @@ def test_control_c_ends_a_blocking_call(name):
         if took < LIMIT:
             return
     pytest.fail(f"the exception came after {took} s")
+
+
+def signalled(pid):
+    for _ in range(60):
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_handled_signal_does_not_end_a_blocking_call(name):
+    took = interrupted(CALLS[name], signalled)
+    assert not isinstance(took, str), took

@@ -1,6 +1,7 @@
 //! Changes to a round after its completion.
 
 use std::thread;
+use std::time::Duration;
 
 use rdzv_rendezvous::{Change, RendezvousInfo};
 
@@ -14,6 +15,7 @@ behaviours!(
     a_lost_node_is_missed,
     a_node_that_joins_again_takes_the_others_along,
     a_surplus_node_replaces_one_that_left,
+    a_node_that_leaves_after_its_success_ends_no_round,
     a_failure_for_good_is_announced_to_the_others,
     a_failure_is_heard_before_the_closing_that_follows_it,
 );
@@ -98,6 +100,15 @@ fn a_surplus_node_replaces_one_that_left(backend: &dyn RunBackend) {
         let infos = [two[0].join().unwrap(), surplus.join().unwrap()];
         agree(&infos);
     });
+}
+
+fn a_node_that_leaves_after_its_success_ends_no_round(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), QUICK);
+    form(&mut two);
+    two[1].backend.report_success();
+    two[1].backend.leave().unwrap();
+    let change = two[0].hears_within(Duration::from_secs(2));
+    assert!(change.is_none(), "{change:?}");
 }
 
 fn a_failure_for_good_is_announced_to_the_others(backend: &dyn RunBackend) {

@@ -24,6 +24,7 @@ mod command;
 mod interruption;
 mod messages;
 mod peer_failures;
+mod successes;
 mod task;
 
 use std::fmt;
@@ -82,6 +83,8 @@ pub struct Driver {
     round: Option<Arc<dyn Store>>,
     /// Breaker that ends the use of that store, which the agent may still hold.
     end_of_store: Option<Breaker>,
+    /// `true` if all workers of this node have succeeded in the round.
+    has_succeeded: bool,
     task: Option<Task>,
 }
 
@@ -130,6 +133,7 @@ impl Driver {
             interruption,
             failures: None,
             round: None,
+            has_succeeded: false,
             end_of_store: None,
             task: Some(task),
         })
@@ -233,6 +237,7 @@ impl Driver {
     fn forget_round(&mut self) {
         self.failures = None;
         self.round = None;
+        self.has_succeeded = false;
     }
 }
 
@@ -340,7 +345,19 @@ impl RendezvousBackend for Driver {
         }
     }
 
+    fn report_success(&mut self) {
+        self.has_succeeded = true;
+    }
+
     fn leave(&mut self) -> Result<(), RendezvousError> {
+        if let (true, Some(round)) = (self.has_succeeded, &self.round)
+            && let Err(error) = successes::report(&**round, &self.options.me)
+        {
+            tracing::warn!(
+                "cannot notify the other nodes of the success of this node: {error}; they may \
+                 restart their workers"
+            );
+        }
         self.forget_round();
         if self.interruption.is_before_all() {
             return Ok(());

@@ -23,7 +23,7 @@ use super::DriverOptions;
 use super::command::{Command, Event};
 use super::interruption::Interruption;
 use super::messages::{self, Messages};
-use super::peer_failures;
+use super::{peer_failures, successes};
 use crate::dynamic::outage::OutageWatch;
 use crate::dynamic::{Notice, SharedState, StateToken, waiting};
 use crate::error::without_help;
@@ -385,11 +385,18 @@ impl DriverTask {
         self.ask(|shared| shared.announce(None)).await
     }
 
-    async fn changed(&mut self, change: participant::ParticipantChange) {
+    async fn changed(&mut self, mut change: participant::ParticipantChange) {
         let Some((round, store)) = &self.round else {
             return;
         };
         let (round, store) = (*round, Arc::clone(store));
+        if let participant::ParticipantChange::NodesLost(nodes) = &mut change {
+            let (lost, store) = (std::mem::take(nodes), Arc::clone(&store));
+            *nodes = blocking(move || successes::without_reported(&*store, lost)).await;
+            if nodes.is_empty() {
+                return;
+            }
+        }
         if !matches!(change, participant::ParticipantChange::NodesWaiting(_)) {
             self.interruption.end_round();
         }
