@@ -8,7 +8,12 @@ it builds the same wheel.
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+if sys.platform != "linux":
+    # pip prints only this line, without a traceback.
+    sys.exit("rdzv runs only on Linux: install it on a Linux machine, in a container or in WSL")
 
 import maturin
 

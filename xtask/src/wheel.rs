@@ -126,7 +126,7 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
     }
 }
 
-/// Writes the source distribution into `out`: all tracked files of the repository.
+/// Writes the source distribution, all tracked files, into `out`.
 pub(crate) fn sdist(out: &Path) -> anyhow::Result<()> {
     let program = "import sys, build_backend; build_backend.build_sdist(sys.argv[1])";
     step("source distribution", &mut backend(program, out)?)

@@ -38,3 +38,12 @@ def test_an_sdist_has_what_a_wheel_is_built_from(tmp_path):
     command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
     listed = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=60)
     assert '"name":"rdzv"' in listed.stdout, listed.stderr
+
+
+def test_on_another_system_the_backend_ends_with_one_sentence():
+    program = "import sys; sys.platform = 'darwin'; import build_backend"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE / "python" / "build")}
+    finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert finished.returncode == 1
+    (line,) = finished.stderr.splitlines()
+    assert line.startswith("rdzv runs only on Linux")

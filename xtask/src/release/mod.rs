@@ -1,4 +1,4 @@
-//! `cargo xtask release`: checks a version and makes everything that its release publishes.
+//! `cargo xtask release`: checks a version and makes the files of its release.
 //!
 //! It neither creates a tag nor uploads a file: `.github/workflows/release.yml` does so.
 
@@ -23,11 +23,11 @@ struct Options {
     version: String,
     /// `true` if a release that is not ready is only reported.
     dry_run: bool,
-    /// Folder with artefacts of other machines; `None` to build those of this machine.
+    /// Folder with artefacts of other machines; `None` to build them here.
     artefacts: Option<PathBuf>,
 }
 
-/// Checks the version, makes its artefacts, and lists them with sizes and checksums.
+/// Checks the version, makes its artefacts, and lists their checksums.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let options = options(arguments)?;
     let version = options.version.as_str();
@@ -116,7 +116,7 @@ fn section<'a>(changelog: &'a str, version: &str) -> anyhow::Result<Section<'a>>
         .with_context(|| format!("CHANGELOG has no section '## {version}'"))
 }
 
-/// Returns the packages, and the requirements between them, that do not have `version`.
+/// Returns the packages and the requirements that do not have `version`.
 fn wrong_versions(metadata: &Metadata, version: &str) -> Vec<String> {
     let required = format!("^{version}");
     let mut wrong = Vec::new();
@@ -136,7 +136,7 @@ fn wrong_versions(metadata: &Metadata, version: &str) -> Vec<String> {
     wrong
 }
 
-/// Builds the artefacts of this machine in `target/release-files`. Returns this folder.
+/// Builds the artefacts of this machine. Returns their folder.
 fn built(version: &str) -> anyhow::Result<PathBuf> {
     let folder = target_folder()?.join("release-files");
     if folder.exists() {
@@ -155,7 +155,7 @@ fn built(version: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the program without dependencies on shared libraries. Returns its path.
+/// Builds the program without shared libraries. Returns its path.
 fn static_program() -> anyhow::Result<PathBuf> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let variable = target.to_uppercase().replace('-', "_");
@@ -171,7 +171,7 @@ fn static_program() -> anyhow::Result<PathBuf> {
     Ok(target_folder()?.join(target).join("release/rdzv"))
 }
 
-/// Checks that PyPI accepts the wheels and the sdist, and that it can render their pages.
+/// Checks that PyPI accepts the packages and renders their pages.
 fn check_packages(folder: &Path) -> anyhow::Result<()> {
     let names = files(folder)?;
     let packages = names.iter().filter(|name| {

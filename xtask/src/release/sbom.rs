@@ -13,7 +13,7 @@ use crate::command::{cargo, output, root};
 /// Packages whose code the artefacts contain, with that of their dependencies.
 const PUBLISHED: [&str; 2] = ["rdzv", "rdzv-python"];
 
-/// Output of `cargo metadata` with all dependencies, reduced to the fields of a component.
+/// Output of `cargo metadata`, reduced to the fields of a component.
 #[derive(Deserialize)]
 struct Graph {
     packages: Vec<Package>,
