@@ -40,25 +40,43 @@ pub(crate) enum State {
     /// The client has requested the nonce of the preamble.
     Joining,
     /// Pings are on their way: the first unanswered one and the last one.
-    Pinging { next: u32, last: u32 },
+    Pinging {
+        next: u32,
+        last: u32,
+    },
     /// Many requests for the large value are on their way, each after a ping.
-    Gorging { next: u32, last: u32 },
+    Gorging {
+        next: u32,
+        last: u32,
+    },
     /// The answer to such a ping has arrived, and the value is next.
-    Swallowing { next: u32, last: u32 },
+    Swallowing {
+        next: u32,
+        last: u32,
+    },
     Reading,
     /// The client tries to advance the register from a version.
-    Swapping { version: u64 },
+    Swapping {
+        version: u64,
+    },
     Adding,
     Deleting,
-    Waiting { keys: Vec<Vec<u8>>, pops: bool },
+    Waiting {
+        keys: Vec<Vec<u8>>,
+        pops: bool,
+    },
     /// The client has cancelled a wait; `answered` if the wait was answered anyway.
-    Cancelling { answered: bool },
+    Cancelling {
+        answered: bool,
+    },
     /// The client requests an entry of the queue.
     Popping,
     /// The client reads both keys of the pair.
     Pairing,
     Fetching,
-    InBarrier { key: Vec<u8> },
+    InBarrier {
+        key: Vec<u8>,
+    },
     /// The client has requested a recorded operation on a key.
     KeyOperation(KeyOperation),
 }

@@ -54,7 +54,10 @@ enum Event {
     AtServer(usize, u64, Vec<u8>),
     /// Bytes arrive at the client, which reads them later.
     AtClient(usize, u64, Vec<u8>),
-    Reset { client: usize, generation: u64 },
+    Reset {
+        client: usize,
+        generation: u64,
+    },
 }
 
 /// The world of one seed.

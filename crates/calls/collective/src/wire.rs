@@ -173,9 +173,7 @@ pub(crate) enum Frame {
     /// The hello was accepted.
     ///
     /// Data is expected in the offered memory, or on the socket.
-    Accept {
-        memory: bool,
-    },
+    Accept { memory: bool },
     /// The hello was refused.
     Refuse(GroupRefusal),
     /// The sender's group is broken.

@@ -41,7 +41,10 @@ pub(crate) enum Input {
     Called(Call),
     Arrived(Arrived),
     /// The receiver has matched a message of this rank.
-    Matched { by: u32, number: u64 },
+    Matched {
+        by: u32,
+        number: u64,
+    },
     /// Values of an announced message are in the buffer of its receive.
     Received {
         from: u32,

@@ -11,7 +11,9 @@ use rdzv_core::time::Now;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     /// Other members refer to the value, but its creating call has not arrived.
-    Awaited { creator: Member },
+    Awaited {
+        creator: Member,
+    },
     Running,
     /// The value exists, or the error of its function does.
     Made,
