@@ -19,7 +19,7 @@ const LARGE: u64 = (4 << 30) - 4096;
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack("a part of 4 GiB is announced", AHEAD, |attacker| {
-        announced(attacker, 1, &[PartHead::inline(LARGE)], 0)
+        announced(attacker, 1, &[PartHead::inline(LARGE)], 0);
     }),
     attack(
         "150 peers announce a part of 4 GiB and send 10 KB",

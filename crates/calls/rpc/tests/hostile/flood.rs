@@ -47,10 +47,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         |attacker| flood(attacker, MIB, |n| tensor(n, "victim.stall_tensors", MIB)),
     ),
     attack("small calls of a function that waits", CALLS, |attacker| {
-        flood(attacker, 5000, |n| request(n, "victim.stall", 10))
+        flood(attacker, 5000, |n| request(n, "victim.stall", 10));
     }),
     attack("small calls of a function that blocks", CALLS, |attacker| {
-        flood(attacker, 5000, |n| request(n, "victim.block", 10))
+        flood(attacker, 5000, |n| request(n, "victim.block", 10));
     }),
     attack(
         "calls that claim to be parts of others, 100 KB each",
@@ -63,10 +63,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         |attacker| flood(attacker, 5000, |n| flagged(n, NESTED, 10)),
     ),
     attack("calls in one line", WINDOW + MIB, |attacker| {
-        flood(attacker, 100_000, |n| flagged(n, IN_LINE, 100_000))
+        flood(attacker, 100_000, |n| flagged(n, IN_LINE, 100_000));
     }),
     attack("calls with one number", 2 * WINDOW, |attacker| {
-        flood(attacker, 100_000, |_| request(1, "victim.stall", 100_000))
+        flood(attacker, 100_000, |_| request(1, "victim.stall", 100_000));
     }),
     attack(
         "calls that are cancelled immediately, of a function that blocks",
@@ -97,7 +97,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     ),
     attack("calls of a method that is not there", MIB, |attacker| {
-        flood(attacker, 100_000, |n| request(n, "victim.missing", 100_000))
+        flood(attacker, 100_000, |n| request(n, "victim.missing", 100_000));
     }),
     attack(
         "peers that come, call and leave",

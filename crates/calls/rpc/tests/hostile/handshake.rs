@@ -10,7 +10,7 @@ const MANY: usize = 1100;
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack("1100 peers that say nothing", 8 * MIB, |attacker| {
-        each(attacker, MANY, &[])
+        each(attacker, MANY, &[]);
     }),
     attack(
         "1100 peers that stop in the middle of their first frame",
@@ -29,7 +29,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     ),
     attack("2000 peers that leave immediately", 8 * MIB, |attacker| {
-        (0..2000).for_each(|_| drop(attacker.target.dial()))
+        (0..2000).for_each(|_| drop(attacker.target.dial()));
     }),
 ];
 

@@ -36,7 +36,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     ),
     attack("calls before saying who it is", PEAK, |attacker| {
-        say(attacker, &frame(&call(1, "victim.nothing"), &[0; 4], &[]))
+        say(attacker, &frame(&call(1, "victim.nothing"), &[0; 4], &[]));
     }),
     attack("saying twice who it is", PEAK, |attacker| {
         let hello = hello(attacker.target.token.is_some()).to_bytes();
@@ -60,7 +60,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     ),
     attack("bodies that are nested a million deep", PEAK, |attacker| {
-        join(attacker, &frame(&call(1, "victim.take"), &[1; MIB], &[]))
+        join(attacker, &frame(&call(1, "victim.take"), &[1; MIB], &[]));
     }),
     attack(
         "lists that claim to have any number of elements",
