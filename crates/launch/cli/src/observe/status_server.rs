@@ -34,7 +34,7 @@ use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
-use rdzv_agent::host::name_so_far;
+use rdzv_agent::launcher::host::name_so_far;
 use rdzv_agent::observe::NodeReport;
 use rdzv_rendezvous::{GroupReport, GroupStatus};
 use rdzv_store::Token;
