@@ -233,7 +233,9 @@ impl NodeReport {
         match name {
             "rendezvous_began" => {
                 self.workers.clear();
-                self.end_spans(None, at);
+                // A killed agent has reported no exit of its workers.
+                let open = self.spans.iter_mut().filter(|span| span.end.is_none());
+                open.for_each(|span| span.end = Some(at));
                 self.begin_span(None, "waits for nodes", at);
             }
             "agent_restarted" => {

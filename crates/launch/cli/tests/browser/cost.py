@@ -1,6 +1,6 @@
-"""Measures the cost of views: `python3 cost.py RDZV [EARLIER]`, on an idle machine.
+"""Measures the cost of views: `python3 cost.py RDZV [EARLIER]`.
 
-RDZV and EARLIER are release builds. The script prints the wake-ups of an idle agent under both
+The machine must be idle. RDZV and EARLIER are release builds. The script prints the wake-ups of an idle agent under both
 programs, the processor time of the agents of two nodes while a page is open, and the processor time
 of a coordinator of 1,250 nodes whose reports a viewer receives.
 """
@@ -80,18 +80,22 @@ def idle(rdzv):
     print(f"idle, no viewer: {', '.join(f'{rate:.1f}' for rate in rates)} wake-ups per second and agent: {rdzv}")
 
 
+def read_all(viewer):
+    while viewer.recv(65536):
+        pass
+
+
 def watched(rdzv):
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         job = Job(rdzv, folder)
         viewer = socket.socket(socket.AF_UNIX)
         viewer.connect(f"{folder}/rdzv/{job.agents[0]}")
         viewer.sendall(b"GET /events HTTP/1.0\r\n\r\n")
-        threading.Thread(target=lambda: [None for _ in iter(lambda: viewer.recv(65536), b"")], daemon=True).start()
+        threading.Thread(target=read_all, args=[viewer], daemon=True).start()
         time.sleep(3)
         before = [processor_seconds(agent) for agent in job.agents]
         time.sleep(SECONDS)
         used = [(processor_seconds(agent) - then) / SECONDS for agent, then in zip(job.agents, before)]
-        viewer.close()
         job.end()
     print(f"2 nodes, page open: {', '.join(f'{100 * share:.2f} %' for share in used)} of a core per agent")
 
@@ -105,15 +109,15 @@ def operation(opcode, payload):
 
 
 def join(number):
-    """Returns the join of an agent of the first version: see coordinator/wire/mod.rs."""
+    """Returns the join of an agent: see coordinator/wire/mod.rs."""
     node = text(f"node-{number:04}") + struct.pack("<QQ", 1000 + number, 0)
-    settings = struct.pack("<IIQQQI", NODES, NODES, 600_000, 0, 5_000, 3)
+    settings = struct.pack("<IIQQQI", NODES, NODES, 600_000, 0, 60_000, 3)
     payload = struct.pack("<BQ", 1, number + 1) + text("cost") + node + settings
     return operation(0x20, payload + text("default") + struct.pack("<I", RANKS))
 
 
 def crowd(rdzv):
-    """Measures a store while the agents of many nodes report, without and with a viewer."""
+    """Measures a store while the agents of many nodes report."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -163,10 +167,11 @@ def crowd(rdzv):
 
 
 def main():
-    for rdzv in sys.argv[1:]:
-        idle(os.path.abspath(rdzv))
-    watched(os.path.abspath(sys.argv[1]))
-    crowd(os.path.abspath(sys.argv[1]))
+    programs = [os.path.abspath(program) for program in sys.argv[1:]]
+    for program in programs:
+        idle(program)
+    watched(programs[0])
+    crowd(programs[0])
 
 
 main()
