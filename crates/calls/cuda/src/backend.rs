@@ -10,8 +10,9 @@ use rdzv_lock::Mutex;
 use rdzv_rpc::device::{
     Device, DeviceBackend, DeviceEvent, DeviceLender, DeviceMemory, FilledMemory, Loan,
 };
+use rdzv_rpc::dlpack::{self, ForeignTensor, Managed, ManagedTensorBase};
 use rdzv_rpc::tensor::Storage;
-use rdzv_rpc::{RpcError, RpcErrorKind};
+use rdzv_rpc::{RpcError, RpcErrorKind, Tensor};
 use rdzv_rpc_proto::rref::Member;
 
 use crate::borrowing::Read;
@@ -120,6 +121,34 @@ impl<D: CudaDriver> Cuda<D> {
             backend,
             Arc::new(Ordered),
         ))
+    }
+
+    /// Imports a tensor of another library on a CUDA device, without copying its memory.
+    ///
+    /// `producer` is the stream that the other library has made wait for the content; `None` if the
+    /// content is complete. The other library gets the tensor back when it was read.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error if the tensor is not on a CUDA device, cannot be described, or its context
+    /// no longer exists.
+    pub fn from_dlpack<M: ManagedTensorBase + 'static>(
+        &self,
+        foreign: Managed<M>,
+        producer: Option<CudaStream>,
+    ) -> Result<Tensor, RpcError> {
+        let Some(ForeignTensor {
+            meta,
+            device,
+            address,
+        }) = dlpack::on_device(&foreign)?
+        else {
+            let text = "the tensor is not on a CUDA device: use Tensor::from_dlpack";
+            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+        };
+        let memory = (Pointer(address), meta.reach().len());
+        let storage = self.import(device, memory, producer, Box::new(foreign))?;
+        Ok(Tensor::new(storage, meta)?)
     }
 
     /// Returns the index of a device that exists.

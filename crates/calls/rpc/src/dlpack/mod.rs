@@ -13,10 +13,12 @@
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
+use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDevice, DLDeviceType};
 use dlpark::metadata::Dynamic;
 use dlpark::tensor::TensorRef;
-use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
+pub use dlpark::{Managed, ManagedTensorBase};
+use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 
 use crate::RpcError;
@@ -168,7 +170,46 @@ impl Tensor {
     }
 }
 
-/// Describes a foreign tensor, from its first element on.
+/// Tensor of another library in the memory of a CUDA device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignTensor {
+    /// Type, shape and strides, from the first element on.
+    pub meta: TensorMeta,
+    /// Device of the memory.
+    pub device: Device,
+    /// Address of the first element.
+    pub address: u64,
+}
+
+/// Describes a tensor on a CUDA device; `None` if it is elsewhere.
+///
+/// Memory that CUDA manages for the host and its devices counts as memory of its device.
+///
+/// # Errors
+///
+/// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor has
+/// elements of an unsupported type, or negative strides.
+pub fn on_device<M: ManagedTensorBase>(
+    foreign: &Managed<M>,
+) -> Result<Option<ForeignTensor>, RpcError> {
+    let described = foreign
+        .validate()
+        .map_err(|error| refused(format!("the object is not a DLPack tensor: {error}")))?;
+    let on = described.device();
+    let device = u32::try_from(on.device_id).map(Device::accelerator);
+    let (DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED, Ok(device)) = (on.device_type, device)
+    else {
+        return Ok(None);
+    };
+    let start = described.data_ptr().addr() as u64;
+    Ok(Some(ForeignTensor {
+        meta: layout_of(&described)?,
+        device,
+        address: start.wrapping_add(described.byte_offset()),
+    }))
+}
+
+/// Describes a foreign tensor in host memory, from its first element on.
 fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
     let device = foreign.device();
     // Pinned memory is memory of the host.
@@ -184,6 +225,10 @@ fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
             device.device_type.0, device.device_id
         )));
     }
+    layout_of(foreign)
+}
+
+fn layout_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
     let theirs = foreign.dtype();
     let known = DATA_TYPES
         .iter()

@@ -26,6 +26,7 @@ pub(crate) fn explain(
         &launch.nodes,
         plan.identity.local_world_size,
         &launch.count,
+        machine,
     );
     rendezvous_explanation::explain(&mut draft, plan, &launch.rendezvous, machine);
     node_check::explain(&mut draft, plan.rendezvous.node_check.as_ref());

@@ -56,3 +56,4 @@ pub(crate) use self::flags::{LaunchArgs, RunArgs};
 pub(crate) use self::observers::{Observers, address as status_address};
 pub(crate) use self::preemption::{PreemptionArgs, folder_of};
 pub(crate) use self::resolve::{Launch, resolve};
+pub(crate) use self::worker_count::grouped;

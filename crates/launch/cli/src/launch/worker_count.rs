@@ -1,15 +1,16 @@
 //! The numbers of nodes and workers.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use clap::Args;
 use rdzv_agent_proto::topology::{CpuLimit, Vendor};
 use rdzv_console::quantity::count;
 use rdzv_core::env::OMP_NUM_THREADS;
 
-use super::context::{Context, Note};
+use super::context::{Context, Machine, Note};
 use crate::exit::{Raised, Refusal};
-use crate::explanation::Draft;
+use crate::explanation::{Draft, Provenance};
 use crate::number::{int_or_raise, parse_int};
 use crate::suggestion::did_you_mean;
 
@@ -254,7 +255,13 @@ impl WorkerCount {
     }
 }
 
-pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &WorkerCount) {
+pub(super) fn explain(
+    draft: &mut Draft,
+    nodes: &Nodes,
+    workers: u32,
+    count: &WorkerCount,
+    machine: &dyn Machine,
+) {
     draft.section("Nodes and workers");
     let spares = nodes.spares;
     let nodes = if nodes.least == nodes.most {
@@ -269,4 +276,71 @@ pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &Wo
     let (name, workers) = ("workers on this node", workers.to_string());
     draft.setting(name, "nproc_per_node", workers, &count.reason);
     draft.flag("role", "role");
+    let models = machine.names(Path::new(NVIDIA)).into_iter().map(|name| {
+        let text = machine.beginning(&Path::new(NVIDIA).join(name).join("information"));
+        model_line(&text.unwrap_or_default())
+    });
+    let models = grouped(models);
+    if !models.is_empty() {
+        let version = machine.beginning(Path::new(NVIDIA_VERSION));
+        let driver = driver_line(&version.unwrap_or_default());
+        let from = "rdzv check shows the peer access between them";
+        draft.line(
+            "GPUs",
+            format!("{models}, driver {driver}"),
+            Provenance::detected(from),
+        );
+    }
+}
+
+/// Folder with the NVIDIA devices, and file with the version of their driver.
+const NVIDIA: &str = "/proc/driver/nvidia/gpus";
+const NVIDIA_VERSION: &str = "/proc/driver/nvidia/version";
+
+/// Returns the name in the line `Model: …`.
+fn model_line(information: &[u8]) -> String {
+    let text = String::from_utf8_lossy(information);
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    let model = lines.find(|(name, _)| name.trim() == "Model");
+    model.map_or_else(
+        || "unknown model".to_owned(),
+        |(_, model)| model.trim().to_owned(),
+    )
+}
+
+/// Returns the version in the line `NVRM version: …`.
+fn driver_line(version: &[u8]) -> String {
+    let text = String::from_utf8_lossy(version);
+    let is_number =
+        |word: &&str| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit());
+    let found = text.lines().next().unwrap_or_default();
+    let found = found.split_whitespace().find(is_number);
+    found.unwrap_or("unknown").to_owned()
+}
+
+/// Returns each name with its number, e.g. `8 x NVIDIA H100`.
+pub(crate) fn grouped(names: impl Iterator<Item = String>) -> String {
+    let mut counts: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    let each = counts
+        .iter()
+        .map(|(name, count)| format!("{count} x {name}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_and_their_driver_are_named_from_the_files_of_the_driver() {
+        let information = b"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 120\n";
+        let models = [information, information].map(|text| model_line(text));
+        assert_eq!(grouped(models.into_iter()), "2 x NVIDIA H100 80GB HBM3");
+        let version = b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb\nGCC\n";
+        assert_eq!(driver_line(version), "570.124.06");
+        assert_eq!(driver_line(b""), "unknown");
+    }
 }

@@ -161,6 +161,7 @@ mod tests {
             disks: BTreeMap::from([(PathBuf::from("/tmp"), Ok(5 << 30))]),
             gpus: 8,
             gpu_problems: Vec::new(),
+            gpu_names: String::new(),
             addresses: Ok(vec!["10.0.0.1".to_owned()]),
             port: 1,
         }

@@ -14,7 +14,7 @@ use rdzv_agent::launcher::python::interpreter;
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use super::gpus::gpu_problems;
+use super::gpus::{described, gpu_problems};
 use crate::launch::{Environment, Machine, ThisHost};
 
 /// Limit for a program that reports about the node.
@@ -41,6 +41,8 @@ pub(super) struct Facts {
     pub(super) disks: BTreeMap<PathBuf, Result<u64, String>>,
     pub(super) gpus: usize,
     pub(super) gpu_problems: Vec<String>,
+    /// Names, driver and peer access of the GPUs; empty if unknown.
+    pub(super) gpu_names: String,
     /// Addresses of the node by its own name; the reason if there are none.
     pub(super) addresses: Result<Vec<String>, String>,
     /// Port to which the other nodes try to connect.
@@ -66,6 +68,10 @@ pub(super) fn gather(node: String, environment: &Environment, directories: &[Pat
         "NVIDIA" if gpus > 0 => nvidia(gpus),
         _ => Vec::new(),
     };
+    let gpu_names = match vendor.name() {
+        "NVIDIA" if gpus > 0 => nvidia_names(),
+        _ => String::new(),
+    };
     let disks = directories.iter().map(|path| (path.clone(), free(path)));
     let addresses = (node.as_str(), 0).to_socket_addrs();
     Facts {
@@ -74,6 +80,7 @@ pub(super) fn gather(node: String, environment: &Environment, directories: &[Pat
         disks: disks.collect(),
         gpus,
         gpu_problems,
+        gpu_names,
         addresses: addresses
             .map(|all| all.map(|address| address.ip().to_string()).collect())
             .map_err(|error| error.to_string()),
@@ -120,6 +127,18 @@ fn nvidia(gpus: usize) -> Vec<String> {
         Err(error) if error.starts_with(NOT_STARTED) => Vec::new(),
         Err(error) => vec![format!("nvidia-smi: {error}")],
     }
+}
+
+fn nvidia_names() -> String {
+    let mut query = Command::new("nvidia-smi");
+    query.args(["--query-gpu=name,driver_version", "--format=csv,noheader"]);
+    let mut peers = Command::new("nvidia-smi");
+    peers.args(["topo", "-p2p", "r"]);
+    // A missing tool is not a problem, and other failures are reported as problems.
+    described(
+        &run(&mut query).unwrap_or_default(),
+        &run(&mut peers).unwrap_or_default(),
+    )
 }
 
 const NOT_STARTED: &str = "cannot start it";

@@ -162,6 +162,9 @@ fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
             facts.gpus,
             free.join(", ")
         );
+        if !facts.gpu_names.is_empty() {
+            text += &format!("{}: {}\n", facts.node, facts.gpu_names);
+        }
     }
     for node in missing {
         text += &format!("{node}: the node did not join the check\n");
