@@ -1,4 +1,4 @@
-"""Test that Ctrl-C ends every blocking call of the package, and that no other signal does.
+"""Test that Ctrl-C ends every blocking call, and that no other signal does.
 
 The names come from the package. A new name belongs either in `CALLS`, with a call that blocks, or in
 `INSTANT`.

@@ -123,7 +123,7 @@ impl<D: CudaDriver> Cuda<D> {
         ))
     }
 
-    /// Imports a tensor of another library on a CUDA device, without copying its memory.
+    /// Imports another library's tensor on a CUDA device without a copy.
     ///
     /// `producer` is the stream that the other library has made wait for the content; `None` if the
     /// content is complete. The other library gets the tensor back when it was read.

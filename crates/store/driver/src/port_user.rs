@@ -66,7 +66,7 @@ pub fn connect_error(error: io::Error) -> io::Error {
     error
 }
 
-/// Requests a local port as an outgoing connection does, without `SO_REUSEADDR`.
+/// Binds a local port as an outgoing connection does, without reuse.
 fn any_port() -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.bind(&SocketAddr::from(([0; 4], 0)).into())

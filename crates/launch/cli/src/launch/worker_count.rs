@@ -134,9 +134,10 @@ impl CountArgs {
         Ok(count)
     }
 
-    /// A limit of the control group on processor time lowers the number of processors. `torchrun`
-    /// ignores this limit. In a container that may use two processors of a large machine, it starts
-    /// a worker for each processor of the machine.
+    /// Returns the number of workers, at most the processors of the control group.
+    ///
+    /// `torchrun` ignores this limit on processor time. In a container that may use two processors
+    /// of a large machine, it starts a worker for each processor of the machine.
     fn count(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         if let Some(workers) = parse_int(&self.nproc_per_node) {
             let reason = String::new();

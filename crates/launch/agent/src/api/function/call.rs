@@ -55,7 +55,7 @@ impl Call {
         (RDZV_FUNCTION_CALL.into(), self.directory.clone().into())
     }
 
-    /// Returns the value of one worker; `None` if the worker exited without one.
+    /// Returns the value of one worker; `None` if the worker returned nothing.
     pub(in super::super) fn returned(&self, pid: u32) -> Result<Option<Value>, RunError> {
         let text = match fs::read(return_path(&self.directory, pid)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
