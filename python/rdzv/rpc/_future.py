@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import logging
 import threading
@@ -22,6 +23,23 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _logger = logging.getLogger("rdzv.rpc")
+
+
+# A chain of futures completes callback inside callback. Python limits the depth of calls.
+_MOST_NESTED = 32
+
+
+class _Running(threading.local):
+    """Callbacks that this thread runs."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.later: collections.deque[tuple[Future[Any], contextvars.Context, Callable[[Future[Any]], object]]] = (
+            collections.deque()
+        )
+
+
+_running = _Running()
 
 
 class Future(Generic[T]):
@@ -235,6 +253,21 @@ class Future(Generic[T]):
                 self._watched()
             self._call.watch(self._settle)
 
+    def _run_all(self, callbacks: list[tuple[contextvars.Context, Callable[[Future[T]], object]]]) -> None:
+        """Runs the callbacks; in a deeply nested callback, the outermost one runs them later."""
+        if _running.depth == _MOST_NESTED:
+            _running.later.extend((self, *callback) for callback in callbacks)
+            return
+        _running.depth += 1
+        try:
+            for context, callback in callbacks:
+                self._run(context, callback)
+            while _running.depth == 1 and _running.later:
+                future, context, callback = _running.later.popleft()
+                future._run(context, callback)
+        finally:
+            _running.depth -= 1
+
     def _run(self, context: contextvars.Context, callback: Callable[[Future[T]], object]) -> None:
         try:
             context.run(callback, self)
@@ -300,8 +333,7 @@ class Future(Generic[T]):
         if callbacks:
             self._lock.release()
             try:
-                for context, callback in callbacks:
-                    self._run(context, callback)
+                self._run_all(callbacks)
             finally:
                 self._lock.acquire()
         return True

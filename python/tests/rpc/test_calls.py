@@ -153,6 +153,14 @@ def test_timeouts():
     group([caller, idle])
 
 
+def test_a_chain_of_futures_has_any_length():
+    first = last = rpc.Future()
+    for _ in range(10_000):
+        last = last.then(lambda done: done.value() + 1)
+    first.set_result(0)
+    assert last.wait(30) == 10_000
+
+
 def test_futures():
     def caller():
         futures = [rpc.rpc_async("w1", served.add, args=(number, 1)) for number in range(500)]

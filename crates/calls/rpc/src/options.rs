@@ -58,7 +58,8 @@ pub struct RpcOptions {
     pub init_method: String,
     /// Maximum number of blocking handlers that run at the same time (default 16).
     ///
-    /// Completions do not use these threads.
+    /// Completions do not use these threads. A call of the same trace as a handler that waits for a
+    /// call does not count.
     pub num_worker_threads: u32,
     /// Device maps by callee name, from local devices to devices of the callee.
     #[serde(deserialize_with = "device_maps")]

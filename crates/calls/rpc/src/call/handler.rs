@@ -358,7 +358,7 @@ fn on_a_thread<A: Argument, O: Output>(
         let slot = Arc::new(Slot::default());
         let promise = Promise::new(&slot);
         let core = Arc::clone(context.agent.core());
-        core.executor.spawn_blocking(move || {
+        core.executor.spawn_blocking(context.trace, move || {
             let output = at_once(function.as_ref(), context, payload);
             promise.keep(output.map(rref::Kept::new));
         });

@@ -20,7 +20,7 @@ use crate::runtime::codec::strayed;
 use crate::runtime::core::Core;
 use crate::runtime::peers::no_connection_in_time;
 use crate::runtime::run::panic_text;
-use crate::service::code_kind::{CodeKind, code_kind};
+use crate::service::code_kind::{CodeKind, code_kind, trace};
 
 /// Future result of a call.
 ///
@@ -177,7 +177,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     {
         must_not_be_async()?;
         let deadline = Some(Instant::now() + at_most);
-        let Some(result) = self.state.wait(deadline) else {
+        let Some(result) = self.blocked(deadline) else {
             let text = format!(
                 "no result arrived within {} s; the call continues",
                 at_most.as_secs_f64()
@@ -201,7 +201,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     /// future there.
     pub fn wait(self) -> Result<T, RpcError> {
         must_not_be_async()?;
-        self.state.wait(None).unwrap_or_else(|| {
+        self.blocked(None).unwrap_or_else(|| {
             let text = "the result was already taken";
             Err(RpcError::new(RpcErrorKind::Internal, text))
         })
@@ -260,6 +260,15 @@ impl<T: Send + 'static> RpcFuture<T> {
             }
             Ok(results)
         }))
+    }
+
+    /// Blocks; the executor runs nested functions in the meantime.
+    fn blocked(&self, deadline: Option<Instant>) -> Option<Result<T, RpcError>> {
+        if code_kind() == CodeKind::Blocking && !self.state.is_done() {
+            let core = self.core();
+            return core.executor.waiting(trace(), || self.state.wait(deadline));
+        }
+        self.state.wait(deadline)
     }
 
     fn core(&self) -> Arc<Core> {

@@ -3,10 +3,14 @@
 //! Async functions run on one thread of a tokio runtime. Blocking functions run on threads of its
 //! blocking pool: up to a maximum number run at the same time, and the others wait in order.
 //!
+//! A call that belongs to the same trace as a blocking function that waits for a call is *nested*:
+//! the function may wait for it. Nested functions therefore need no permit, and run on further
+//! threads.
+//!
 //! Threads that read large parts need no permit, because a function that waits for a reply holds
 //! its permit until the reply has been read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,9 +44,14 @@ pub(crate) struct CountedFunction(Arc<watch::Sender<usize>>);
 impl Executor {
     /// Starts the threads of the agent with this name.
     pub(crate) fn new(name: &str, worker_threads: usize) -> io::Result<Self> {
+        let nested = most_nested(worker_threads);
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(worker_threads.saturating_add(READERS))
+            .max_blocking_threads(
+                worker_threads
+                    .saturating_add(nested)
+                    .saturating_add(READERS),
+            )
             .thread_name(format!("rpc:{name}"))
             .enable_time()
             .build()?;
@@ -67,13 +76,39 @@ impl Executor {
         self.handle.spawn(work);
     }
 
-    /// Runs a blocking function as soon as a permit is free.
-    pub(crate) fn spawn_blocking(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
-        if let Some(first) = self.permits.enter(Box::new(work)) {
-            let executor = Arc::clone(self);
-            self.handle
-                .spawn_blocking(move || executor.permits.work(first));
+    /// Runs a blocking function of this trace as soon as a permit is free.
+    ///
+    /// A nested function runs immediately.
+    pub(crate) fn spawn_blocking(
+        self: &Arc<Self>,
+        trace: u128,
+        work: impl FnOnce() + Send + 'static,
+    ) {
+        if let Some(entered) = self.permits.enter(trace, Box::new(work)) {
+            self.start(entered);
         }
+    }
+
+    fn start(self: &Arc<Self>, entered: Entered) {
+        let executor = Arc::clone(self);
+        self.handle
+            .spawn_blocking(move || executor.permits.work(entered));
+    }
+
+    /// Runs `wait` for a blocking function of this trace, with its nested functions.
+    pub(crate) fn waiting<T>(self: &Arc<Self>, trace: u128, wait: impl FnOnce() -> T) -> T {
+        /// Ends the wait, also after a panic.
+        struct Ends<'a>(&'a Permits, u128);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.end_wait(self.1);
+            }
+        }
+        for nested in self.permits.begin_wait(trace) {
+            self.start(nested);
+        }
+        let _ends = Ends(&self.permits, trace);
+        wait()
     }
 
     /// Counts an async function that has started.
@@ -111,6 +146,18 @@ impl Drop for CountedFunction {
     }
 }
 
+/// Returns the maximum number of nested functions that run at the same time.
+fn most_nested(worker_threads: usize) -> usize {
+    worker_threads.saturating_mul(16).max(256)
+}
+
+/// A blocking function that may run now.
+struct Entered {
+    work: Work,
+    /// `true` if the function has no permit.
+    is_nested: bool,
+}
+
 /// Permits of blocking functions, and the queue of waiting functions.
 struct Permits {
     most: usize,
@@ -120,7 +167,11 @@ struct Permits {
 #[derive(Default)]
 struct PermitState {
     running: usize,
-    waiting: VecDeque<Work>,
+    /// Number of functions that run without a permit.
+    nested: usize,
+    /// Number of waits inside functions, by trace.
+    waits: BTreeMap<u128, usize>,
+    waiting: VecDeque<(u128, Work)>,
     closed: bool,
 }
 
@@ -132,26 +183,65 @@ impl Permits {
         }
     }
 
-    /// Returns the work if a permit is free; otherwise queues it.
-    fn enter(&self, work: Work) -> Option<Work> {
+    /// Returns the work if it may run now; otherwise queues it.
+    fn enter(&self, trace: u128, work: Work) -> Option<Entered> {
         let mut state = self.state.lock();
-        if state.closed || state.running < self.most {
-            state.running += 1;
-            return Some(work);
+        let has_permit = state.closed || state.running < self.most;
+        let is_nested = !has_permit
+            && state.nested < most_nested(self.most)
+            && state.waits.contains_key(&trace);
+        if has_permit || is_nested {
+            state.running += usize::from(has_permit);
+            state.nested += usize::from(is_nested);
+            return Some(Entered { work, is_nested });
         }
-        state.waiting.push_back(work);
+        state.waiting.push_back((trace, work));
         None
     }
 
-    /// Runs the work, and then the queued work.
-    fn work(&self, first: Work) {
-        let mut next = Some(first);
+    /// Runs the work, and, with its permit, the queued work.
+    fn work(&self, entered: Entered) {
+        let mut next = Some(entered.work);
         while let Some(work) = next {
             // A panic was reported when it happened; it must not consume a permit.
             let _ = catch_unwind(AssertUnwindSafe(work));
             let mut state = self.state.lock();
-            next = state.waiting.pop_front();
+            if entered.is_nested {
+                state.nested -= 1;
+                return;
+            }
+            next = state.waiting.pop_front().map(|(_, work)| work);
             state.running -= usize::from(next.is_none());
+        }
+    }
+
+    /// Begins a wait inside a function of this trace. Returns the queued functions of the trace.
+    fn begin_wait(&self, trace: u128) -> Vec<Entered> {
+        let mut state = self.state.lock();
+        *state.waits.entry(trace).or_default() += 1;
+        let free = most_nested(self.most).saturating_sub(state.nested);
+        let mut nested = Vec::new();
+        for (other, work) in std::mem::take(&mut state.waiting) {
+            if other == trace && nested.len() < free {
+                nested.push(Entered {
+                    work,
+                    is_nested: true,
+                });
+            } else {
+                state.waiting.push_back((other, work));
+            }
+        }
+        state.nested += nested.len();
+        nested
+    }
+
+    fn end_wait(&self, trace: u128) {
+        let mut state = self.state.lock();
+        if let Some(waits) = state.waits.get_mut(&trace) {
+            *waits -= 1;
+            if *waits == 0 {
+                state.waits.remove(&trace);
+            }
         }
     }
 
@@ -184,17 +274,42 @@ mod tests {
                 assert_ne!(number, 2, "one that panics");
             })
         };
-        let first = permits.enter(work(0)).unwrap();
-        let second = permits.enter(work(1)).unwrap();
+        let first = permits.enter(0, work(0)).unwrap();
+        let second = permits.enter(0, work(1)).unwrap();
         for number in 2..5 {
-            assert!(permits.enter(work(number)).is_none());
+            assert!(permits.enter(0, work(number)).is_none());
         }
         permits.work(first);
         assert_eq!(*done.lock(), [0, 2, 3, 4]);
-        assert!(permits.enter(work(5)).is_some(), "one has ended");
-        assert!(permits.enter(work(6)).is_none());
+        assert!(permits.enter(0, work(5)).is_some(), "one has ended");
+        assert!(permits.enter(0, work(6)).is_none());
         permits.work(second);
         assert_eq!(*done.lock(), [0, 2, 3, 4, 1, 6]);
+    }
+
+    #[test]
+    fn functions_of_a_trace_that_waits_need_no_permit() {
+        let permits = Permits::new(1);
+        let work = || -> Work { Box::new(|| ()) };
+        let first = permits.enter(7, work()).unwrap();
+        assert!(permits.enter(7, work()).is_none());
+        assert!(permits.enter(8, work()).is_none());
+        let queued = permits.begin_wait(7);
+        assert_eq!(queued.len(), 1, "the other trace has no wait");
+        let nested = permits.enter(7, work()).unwrap();
+        assert!(permits.enter(8, work()).is_none());
+        for nested in queued.into_iter().chain([nested]) {
+            assert!(nested.is_nested);
+            permits.work(nested);
+        }
+        permits.end_wait(7);
+        assert!(permits.enter(7, work()).is_none());
+        permits.work(first);
+        let state = permits.state.lock();
+        assert_eq!(
+            (state.running, state.nested, state.waiting.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]
@@ -207,8 +322,8 @@ mod tests {
                 counted.fetch_add(1, Ordering::Relaxed);
             })
         };
-        let first = permits.enter(work()).unwrap();
-        assert!(permits.enter(work()).is_none());
+        let first = permits.enter(0, work()).unwrap();
+        assert!(permits.enter(0, work()).is_none());
         permits.close();
         permits.work(first);
         assert_eq!(counted.load(Ordering::Relaxed), 1);

@@ -39,3 +39,8 @@ fn chains_in_a_circle_need_no_thread_while_they_wait() {
 fn chains_that_block_the_only_thread_of_each_worker_end_all_the_same() {
     chains(BLOCKING_CHAIN, &["c", "b"]);
 }
+
+#[test]
+fn chains_in_a_circle_may_block_the_only_thread_of_each_worker() {
+    chains(BLOCKING_CHAIN, &["a", "c", "b", "a", "c", "b"]);
+}

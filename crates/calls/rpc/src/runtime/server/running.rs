@@ -142,7 +142,7 @@ impl Server {
     fn take_a_thread(self: &Arc<Self>, job: Blocking) {
         let server = Arc::clone(self);
         let executor = Arc::clone(&job.context.agent.core().executor);
-        executor.spawn_blocking(move || server.run(job));
+        executor.spawn_blocking(job.context.trace, move || server.run(job));
     }
 
     /// Runs a blocking function on its thread.
