@@ -369,7 +369,7 @@ mod tests {
             ),
             (
                 "fence_kill=0",
-                "fence_kill is 0, but must be a number of seconds",
+                "fence_kill is 0, but must be a positive number of seconds",
             ),
         ] {
             assert_eq!(read("a,b,c", "run", config).unwrap_err(), text);
