@@ -254,7 +254,7 @@ class Future(Generic[T]):
             self._call.watch(self._settle)
 
     def _run_all(self, callbacks: list[tuple[contextvars.Context, Callable[[Future[T]], object]]]) -> None:
-        """Runs the callbacks; in a deeply nested callback, the outermost one runs them later."""
+        """Runs the callbacks, or leaves them to the outermost callback."""
         if _running.depth == _MOST_NESTED:
             _running.later.extend((self, *callback) for callback in callbacks)
             return

@@ -245,10 +245,10 @@ mod tests {
     fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Metadata {
         let list: Vec<_> = dependencies
             .iter()
-            .map(|(name, kind)| json!({ "name": name, "kind": kind }))
+            .map(|(name, kind)| json!({ "name": name, "kind": kind, "req": "*" }))
             .collect();
         let manifest = root().join("crates/base/core/Cargo.toml");
-        let package = json!({ "name": name, "manifest_path": manifest, "dependencies": list });
+        let package = json!({ "name": name, "version": "0.1.0", "manifest_path": manifest, "dependencies": list });
         let metadata = json!({
             "packages": [package],
             "workspace_root": root(),

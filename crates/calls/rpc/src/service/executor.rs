@@ -95,7 +95,7 @@ impl Executor {
             .spawn_blocking(move || executor.permits.work(entered));
     }
 
-    /// Runs `wait` for a blocking function of this trace, with its nested functions.
+    /// Runs `wait` for a blocking function, and its nested functions.
     pub(crate) fn waiting<T>(self: &Arc<Self>, trace: u128, wait: impl FnOnce() -> T) -> T {
         /// Ends the wait, also after a panic.
         struct Ends<'a>(&'a Permits, u128);
@@ -215,7 +215,7 @@ impl Permits {
         }
     }
 
-    /// Begins a wait inside a function of this trace. Returns the queued functions of the trace.
+    /// Begins a wait in a function, and returns the trace's queued functions.
     fn begin_wait(&self, trace: u128) -> Vec<Entered> {
         let mut state = self.state.lock();
         *state.waits.entry(trace).or_default() += 1;
