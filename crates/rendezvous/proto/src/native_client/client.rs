@@ -75,6 +75,8 @@ pub struct NativeClient {
     /// Without an answer, the outage continues.
     unproven: Option<Outage>,
     changes: RateLimit,
+    /// Reports that the next question about the lease takes along.
+    reports: Vec<u8>,
     outbox: Outbox<Output>,
 }
 
@@ -190,7 +192,18 @@ impl Machine for NativeClient {
                 self.is_willing = is_willing;
                 self.say_candidate();
             }
-            Input::Report(report) => self.say(&Operation::Report(report)),
+            Input::Report(report) => {
+                // The next question about the lease takes the report along in the same packet.
+                let lease = self.lease.as_ref().filter(|lease| lease.is_of_round());
+                let waits = lease.is_some() && !self.coordinator.in_process && !report.has_viewer;
+                if self.link == Link::Up {
+                    Operation::Report(report).write(&mut self.reports);
+                }
+                if !waits && !self.reports.is_empty() {
+                    let reports = std::mem::take(&mut self.reports);
+                    self.outbox.push(Output::Send(reports));
+                }
+            }
             Input::Ask => {
                 if self.link == Link::Up && !self.closed {
                     self.asking = true;
@@ -345,6 +358,9 @@ impl NativeClient {
         if self.link == Link::Up {
             let mut bytes = Vec::new();
             operation.write(&mut bytes);
+            if matches!(operation, Operation::Lease { .. }) {
+                bytes.append(&mut self.reports);
+            }
             self.outbox.push(Output::Send(bytes));
         }
     }
@@ -737,6 +753,7 @@ impl NativeClient {
         };
         self.reader = EventReader::default();
         self.coordinator = Authority::default();
+        self.reports.clear();
         self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
         self.leaving = 0;
         self.heard = now;

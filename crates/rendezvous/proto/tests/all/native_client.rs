@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{
-    AgentRefusal, Authority, Event, HeldRound, Operation, Program, Reattach, Standing,
+    AgentRefusal, Authority, Event, HeldRound, Operation, Program, Reattach, Report, Standing,
 };
 use rdzv_rendezvous_proto::native_client::{
     Input, NativeClient, NativeFailure, Output, RoundChange,
@@ -612,6 +612,34 @@ fn an_agent_that_asks_for_its_lease_sends_no_heartbeats_beside_that() {
         assert!(said.iter().all(is_lease), "{said:?}");
         assert_eq!(said.len(), questions, "{said:?}");
     }
+}
+
+#[test]
+fn a_report_without_a_viewer_goes_along_with_the_next_question_about_the_lease() {
+    let report = |has_viewer| Report {
+        has_viewer,
+        message: b"{}".to_vec(),
+        ..Report::default()
+    };
+    let (mut client, _) = member_with_a_fence(false);
+    let mut bytes = Vec::new();
+    Event::Backed { number: 1 }.write(&mut bytes);
+    at(&mut client, 0.1, Input::Bytes(&bytes));
+    assert_eq!(at(&mut client, 0.2, Input::Report(report(false))), []);
+    let sent = at(&mut client, 1.0, Input::Tick);
+    let [Output::Send(bytes)] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    let mut expected = Vec::new();
+    Operation::Report(report(false)).write(&mut expected);
+    assert!(matches!(said(&sent[0]), Operation::Lease { number: 2, .. }));
+    assert!(bytes.ends_with(&expected), "{bytes:?}");
+    let sent = at(&mut client, 1.1, Input::Report(report(true)));
+    assert_eq!(said(&sent[0]), Operation::Report(report(true)));
+    // Without a lease, no report waits.
+    let mut client = member();
+    let sent = tell(&mut client, Input::Report(report(false)));
+    assert_eq!(said(&sent[0]), Operation::Report(report(false)));
 }
 
 #[test]
