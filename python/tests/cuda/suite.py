@@ -232,10 +232,10 @@ def without_map(worker, ways):
         "remote": lambda function, x: rpc.remote(worker.other, function, args=(x, 1)).to_here(),
     }
     for way in ways:
-        text = refused(RuntimeError, NO_MAP, lambda: call[way](torch.add, put(torch.zeros(2), 0)))
+        text = refused(RuntimeError, NO_MAP, lambda call=call[way]: call(torch.add, put(torch.zeros(2), 0)))
         assert SET_MAP in text, text
         text = "Response device mapping is not available"
-        refused(RuntimeError, text, lambda: call[way](to_device, torch.zeros(2)))
+        refused(RuntimeError, text, lambda call=call[way]: call(to_device, torch.zeros(2)))
         assert same(rpc.rpc_sync(worker.other, torch.add, args=(torch.ones(2), 1)), torch.full((2,), 2.0))
 
 
