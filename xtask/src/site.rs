@@ -13,9 +13,10 @@ use crate::command::{cargo, output, root, step, target_folder};
 use crate::{install, python};
 
 /// Files of the repository that are pages, and files to which pages link.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "*.md",
     "docs/*.svg",
+    "docs/*.png",
     "LICENSE-*",
     "examples",
     "crates/*/examples/*",
