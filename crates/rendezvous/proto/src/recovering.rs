@@ -18,7 +18,7 @@ pub struct Recovering {
     pub size: u32,
     /// Group ranks that the coordinator waits for; empty if the recovery has ended.
     pub missing: Vec<u32>,
-    /// Time since the restart of the coordinator.
+    /// Time since the recovery began.
     ///
     /// If all participants are silent, it is the time since the last of them was lost.
     pub elapsed: Duration,

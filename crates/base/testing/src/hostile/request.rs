@@ -38,7 +38,7 @@ fn of_keys(opcode: u8, keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     request
 }
 
-/// Encodes `SET`, not answered.
+/// Encodes `SET`, which the server does not answer.
 pub fn set(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8> {
     of_pair(0x01, key, value)
 }

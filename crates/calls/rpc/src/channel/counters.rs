@@ -29,7 +29,7 @@ impl Counters {
         self.served.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a function that has taken its first step and has to wait.
+    /// Counts a function that was accepted and is not complete.
     pub(crate) fn runs(&self) {
         self.running.fetch_add(1, Ordering::Relaxed);
     }

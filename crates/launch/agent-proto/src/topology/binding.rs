@@ -70,7 +70,7 @@ pub struct Topology {
     pub allowed: CpuList,
     /// Processors of each NUMA node, whether this process may use them or not.
     pub nodes: BTreeMap<u32, CpuList>,
-    /// The processors by number, at least those that this process may use.
+    /// The usable processors by number; empty if the binding does not need them.
     pub processors: BTreeMap<u32, Processor>,
     /// NUMA node of each visible device, by the device's index.
     /// On a machine that does not report nodes, there is a single node, 0.

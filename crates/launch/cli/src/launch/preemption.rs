@@ -50,8 +50,8 @@ pub(crate) struct PreemptionArgs {
 impl PreemptionArgs {
     /// Resolves the plan; `None` if no signal is specified.
     ///
-    /// The file of the notice is in the directory for temporary files. Later it moves to a private
-    /// directory there.
+    /// The planned path of the notice is in the directory for temporary files. Before the run
+    /// starts, a path in a private directory replaces it.
     pub(super) fn resolve(
         &self,
         shutdown_timeout: Duration,

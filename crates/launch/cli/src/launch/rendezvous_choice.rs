@@ -571,7 +571,7 @@ fn random_port(host: &str) -> Raised {
     let port = if host.is_empty() { "HOST" } else { host };
     Raised::value_error("the port of the rendezvous endpoint is 0").plainly(format!(
         "port 0 of the endpoint is a random port, which the other nodes cannot know: specify a \
-         port, such as {port}:{C10D_PORT}"
+         port, as in {port}:{C10D_PORT}"
     ))
 }
 

@@ -197,7 +197,7 @@ pub struct FormedRound {
 pub struct Missing {
     /// Error of the last attempt; `None` if there is a connection, but no message.
     pub what: Option<String>,
-    /// Time for which the agent has tried to reach the coordinator.
+    /// Time since the coordinator's last message, or since the connection was lost.
     pub elapsed: Duration,
     /// Time for which the agent will keep trying.
     pub left: Duration,
@@ -253,7 +253,7 @@ pub enum RoundChange {
     Lost {
         /// Description of the error.
         what: String,
-        /// Time for which the agent has tried to reach the coordinator.
+        /// Time since the coordinator's last message, or since the connection was lost.
         elapsed: Duration,
     },
 }
