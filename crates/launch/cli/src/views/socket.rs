@@ -18,6 +18,9 @@ use tracing::debug;
 /// Maximum length of the path of a socket.
 const LONGEST: usize = 107;
 
+/// Extension of a socket that does not listen yet.
+const UNFINISHED: &str = "new";
+
 /// Listening socket of this agent. The drop of the value removes the file.
 #[derive(Debug)]
 pub(crate) struct AgentSocket {
@@ -49,10 +52,13 @@ fn try_bind() -> io::Result<(AgentSocket, UnixListener)> {
         _ => is_private(&directory)?,
     }
     let path = directory.join(std::process::id().to_string());
+    // A socket refuses connections before it listens, and `all` removes a socket that refuses.
+    let hidden = path.with_extension(UNFINISHED);
     // An earlier process with this id may have left its socket.
-    let _ = fs::remove_file(&path);
-    let listener = UnixListener::bind(&path)?;
+    let _ = fs::remove_file(&hidden);
+    let listener = UnixListener::bind(&hidden)?;
     listener.set_nonblocking(true)?;
+    fs::rename(&hidden, &path)?;
     Ok((AgentSocket { path }, listener))
 }
 
@@ -63,7 +69,8 @@ pub(crate) fn all() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let private = directories().filter(|directory| is_private(directory).is_ok());
     let entries = private.flat_map(|directory| fs::read_dir(directory).into_iter().flatten());
-    for path in entries.flatten().map(|entry| entry.path()) {
+    let paths = entries.flatten().map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_none()) {
         match UnixStream::connect(&path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 let _ = fs::remove_file(&path);
@@ -98,7 +105,7 @@ pub(crate) fn is_own(stream: &net::UnixStream) -> bool {
 ///
 /// An agent uses the first one. Its variables may differ from those of the viewer.
 fn directories() -> impl Iterator<Item = PathBuf> {
-    let longest = "/4294967295".len();
+    let longest = "/4294967295.new".len();
     let user = geteuid().as_raw();
     let name = format!("rdzv-{user}");
     let runtime = std::env::var_os(XDG_RUNTIME_DIR).map(PathBuf::from);
