@@ -44,8 +44,10 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::views::server::{JobServer, page};
+use crate::views::routes;
+use crate::views::server::JobServer;
 use crate::views::socket::is_own;
+use crate::views::web::page;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -194,7 +196,7 @@ fn pages(sources: &Sources) -> Router<Arc<Sources>> {
         .route("/workers/{local_rank}/", any(worker_root))
         .route("/workers/{local_rank}/{*path}", any(worker_path));
     match &sources.job {
-        Some(job) => pages.merge(job.routes().with_state(())),
+        Some(job) => pages.merge(routes::routes(job.clone()).with_state(())),
         None => pages,
     }
 }

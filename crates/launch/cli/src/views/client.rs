@@ -13,7 +13,7 @@ use rdzv_core::env::RDZV_JOB_TOKEN_FILE;
 use rdzv_core::escape::escape;
 use rdzv_store::Token;
 
-use super::job::Message;
+use super::job::{Message, parse};
 use super::socket;
 use crate::exit::Exit;
 use crate::suggestion::did_you_mean;
@@ -55,6 +55,18 @@ pub(crate) enum ViewError {
     /// The agent does not answer as expected.
     #[error("{0}")]
     Answer(String),
+    /// The agent cannot be reached, or stops answering.
+    #[error("cannot read from {agent}: {source}")]
+    Connection { agent: String, source: io::Error },
+}
+
+impl ViewError {
+    /// `true` if nothing listens at the agent's address.
+    pub(crate) fn has_exited(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, Self::Connection { source, .. }
+            if matches!(source.kind(), ConnectionRefused | NotFound))
+    }
 }
 
 /// Prints the error of a command, and returns its exit code.
@@ -65,7 +77,7 @@ pub(crate) fn ended(command: &str, result: Result<(), ViewError>) -> ExitCode {
             complain(&format!("rdzv {command}: {error}"));
             match error {
                 ViewError::Selection(_) => Exit::Usage.into(),
-                ViewError::Answer(_) => Exit::Failure.into(),
+                ViewError::Answer(_) | ViewError::Connection { .. } => Exit::Failure.into(),
             }
         }
     }
@@ -140,7 +152,7 @@ impl Target {
         let mut body = String::new();
         let mut answer = self.request(path)?;
         let read = answer.read_to_string(&mut body);
-        read.map_err(|error| self.failed(&error))?;
+        read.map_err(|error| self.failed(error))?;
         Ok(body)
     }
 
@@ -149,9 +161,9 @@ impl Target {
     /// Returns when `take` returns `false`, or at the end of the stream.
     pub(crate) fn follow(&self, mut take: impl FnMut(Message) -> bool) -> Result<(), ViewError> {
         for line in BufReader::new(self.request("/events")?).lines() {
-            let line = line.map_err(|error| self.failed(&error))?;
+            let line = line.map_err(|error| self.failed(error))?;
             let message = line.strip_prefix("data: ");
-            let message = message.and_then(|text| Message::parse(text.as_bytes()));
+            let message = message.and_then(|text| parse(text.as_bytes()).ok());
             if message.is_some_and(|message| !take(message)) {
                 break;
             }
@@ -161,7 +173,7 @@ impl Target {
 
     /// Sends a request, and returns the stream behind the head of the answer.
     pub(crate) fn request(&self, path: &str) -> Result<Box<dyn Read + Send>, ViewError> {
-        let failed = |error| self.failed(&error);
+        let failed = |error| self.failed(error);
         let mut head = format!("GET {path} HTTP/1.0\r\nHost: rdzv\r\n");
         let mut stream: Box<dyn Stream> = match self {
             Self::Socket(path) => {
@@ -211,8 +223,9 @@ impl Target {
         }
     }
 
-    fn failed(&self, error: &io::Error) -> ViewError {
-        ViewError::Answer(format!("cannot read from {}: {error}", self.name()))
+    fn failed(&self, source: io::Error) -> ViewError {
+        let agent = self.name();
+        ViewError::Connection { agent, source }
     }
 }
 

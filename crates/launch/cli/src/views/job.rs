@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use rdzv_agent::observe::{NodeReport, OutputTail, ShownStack, WorkerStatus};
 use rdzv_core::escape::{escape, escape_lines};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -77,13 +78,11 @@ pub(crate) struct Answer {
     pub(crate) tail: Option<OutputTail>,
 }
 
-impl Message {
-    /// Parses a message of another process, and escapes its texts.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut value: Value = serde_json::from_slice(bytes).ok()?;
-        escape_all(&mut value);
-        serde_json::from_value(value).ok()
-    }
+/// Parses JSON of another process, and escapes its texts.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    let mut value: Value = serde_json::from_slice(bytes)?;
+    escape_all(&mut value);
+    serde_json::from_value(value)
 }
 
 /// Escapes all texts of a value; output keeps its line breaks.
@@ -127,9 +126,6 @@ pub(crate) fn difference(old: Option<&Value>, new: &Value) -> Option<Value> {
     }
 }
 
-/// Maximum length of an array that a change of another process may request.
-const LONGEST: u64 = 1 << 16;
-
 /// Applies a change.
 pub(crate) fn apply(value: &mut Value, change: Value) {
     let Value::Object(mut change) = change else {
@@ -141,7 +137,9 @@ pub(crate) fn apply(value: &mut Value, change: Value) {
             *value = Value::Array(Vec::new());
         }
         if let Value::Array(values) = value {
-            values.resize(length.min(LONGEST) as usize, Value::Null);
+            // A change contains all new values, so a length beyond them is not genuine.
+            let most = values.len() + change.len();
+            values.resize(most.min(length as usize), Value::Null);
             for (index, change) in change {
                 let index = index.parse().ok();
                 if let Some(value) = index.and_then(|index: usize| values.get_mut(index)) {
@@ -197,7 +195,8 @@ impl Job {
             return true;
         }
         let known = self.agents.get(&message.from).map(|agent| agent.number);
-        if !message.is_whole && message.change.is_some() && known != Some(message.number - 1) {
+        let previous = message.number.checked_sub(1);
+        if !message.is_whole && message.change.is_some() && (known.is_none() || known != previous) {
             return known.is_some_and(|known| known >= message.number);
         }
         let agent = self.agents.entry(message.from).or_default();
@@ -363,6 +362,8 @@ mod tests {
         assert!(job.take(message(8, false)));
         assert!(job.take(message(8, false)), "a repetition");
         assert!(!job.take(message(10, false)));
+        let mut empty = Job::default();
+        assert!(!empty.take(message(0, false)), "no number precedes 0");
         assert_eq!(job.round(), Some(8));
         let mut copy = Job::default();
         assert!(job.messages().all(|message| copy.take(message)));
@@ -370,11 +371,18 @@ mod tests {
     }
 
     #[test]
+    fn a_change_reserves_no_memory_beyond_its_values() {
+        let mut value = Value::Null;
+        apply(&mut value, json!({"#": u64::MAX, "0": {"#": 9, "0": 1}}));
+        assert_eq!(value, json!([[1]]));
+    }
+
+    #[test]
     fn texts_of_other_agents_are_escaped() {
         let message = json!({"from": "n\u{1b}[2J", "change": {"role": "a\u{202e}b"}});
-        let message = Message::parse(message.to_string().as_bytes()).unwrap();
+        let message: Message = parse(message.to_string().as_bytes()).unwrap();
         assert_eq!(message.from, "n\\u{1b}[2J");
         assert_eq!(message.change, Some(json!({"role": "a\\u{202e}b"})));
-        assert_eq!(Message::parse(b"{"), None);
+        assert!(parse::<Message>(b"{").is_err());
     }
 }

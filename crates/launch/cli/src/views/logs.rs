@@ -9,6 +9,7 @@ use clap::Args;
 use rdzv_agent::observe::OutputTail;
 
 use super::client::{JobArgs, ViewError, ended};
+use super::job::parse;
 
 /// Time between two requests of a reader that follows.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -52,11 +53,10 @@ fn print(arguments: &LogsArgs) -> Result<(), ViewError> {
     let mut has_begun = false;
     loop {
         let text = match target.get(&next) {
-            // The agent has exited.
-            Err(_) if has_begun => return Ok(()),
+            Err(error) if has_begun && error.has_exited() => return Ok(()),
             answer => answer?,
         };
-        let tail: OutputTail = serde_json::from_str(&text)
+        let tail: OutputTail = parse(text.as_bytes())
             .map_err(|error| ViewError::Answer(format!("cannot parse the output: {error}")))?;
         if let Some(error) = tail.error {
             return Err(ViewError::Answer(error));

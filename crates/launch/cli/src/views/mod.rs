@@ -8,7 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `job` | the model of a whole job, and the messages that change it |
-//! | `server` | the agent's side: the job as this agent knows it, and its routes |
+//! | `server`, `routes` | the agent's side: the job as this agent knows it, and its answers |
 //! | `socket` | the Unix sockets of this user's agents |
 //! | `client` | requests to an agent; the choice of the job |
 //! | `ps`, `stacks`, `logs` | the commands that print and end |
@@ -22,9 +22,10 @@ mod job;
 pub(crate) mod logs;
 mod perfetto;
 pub(crate) mod ps;
+pub(crate) mod routes;
 pub(crate) mod server;
 pub(crate) mod socket;
 pub(crate) mod stacks;
 pub(crate) mod timeline;
 pub(crate) mod top;
-mod web;
+pub(crate) mod web;

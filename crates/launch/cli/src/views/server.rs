@@ -1,11 +1,4 @@
-//! The agent's side of views: the job as this agent knows it, and its routes.
-//!
-//! | request | answer |
-//! |---|---|
-//! | `GET /` from a browser | the page |
-//! | `GET /events` | the messages of the job, as server-sent events |
-//! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
-//! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
+//! The agent's side of views: the job as this agent knows it, and questions to other agents.
 //!
 //! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job,
 //! every agent sends the changes of its report once a second. The coordinator passes them on to the
@@ -16,26 +9,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use http_body_util::channel::Channel;
 use rdzv_agent::observe::{NodeReport, OutputTail, Sampler, stacks, tail};
 use rdzv_rendezvous::{GroupStatus, ReportExchange};
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::{sleep, timeout};
 
-pub(crate) use super::web::page;
-
-use super::job::{Answer, Job, Message, Output, Question, difference};
+use super::job::{Answer, Job, Message, Output, Question, difference, parse};
 
 /// Time between two reports.
-const PERIOD: Duration = Duration::from_secs(1);
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
 /// Number of periods after which an unchanged report is sent too.
 const UNCHANGED: u32 = 4;
@@ -50,7 +33,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(8);
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 /// Maximum number of viewers at a time.
-const MOST_VIEWERS: usize = 64;
+pub(super) const MOST_VIEWERS: usize = 64;
 
 /// Number of messages that a viewer may lag behind.
 const MOST_BEHIND: usize = 4096;
@@ -85,217 +68,6 @@ struct Shared {
     state: Mutex<Known>,
     changed: Notify,
     messages: broadcast::Sender<Arc<str>>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Shared({})", self.name)
-    }
-}
-
-#[derive(Default)]
-struct Known {
-    viewers: usize,
-    job: Job,
-    heard: BTreeMap<String, Instant>,
-    /// Agents whose last message did not fit their last report.
-    missing: BTreeSet<String>,
-    /// Receiver of the end of all viewers, once the run is over.
-    over: Option<std::sync::mpsc::SyncSender<()>>,
-    /// Number of questions of other agents that this agent is answering.
-    answering: usize,
-    /// Questions without all answers.
-    questions: BTreeMap<u64, mpsc::UnboundedSender<(String, Answer)>>,
-}
-
-impl Known {
-    /// Counts a question, unless there are too many.
-    fn begin_answer(&mut self) -> bool {
-        let may = self.answering < MOST_ANSWERS;
-        self.answering += usize::from(may);
-        may
-    }
-}
-
-impl JobServer {
-    /// Creates the server of a node.
-    ///
-    /// `has_peers` is `false` if the agent reaches no other agents.
-    pub(crate) fn new(
-        node: Arc<Mutex<NodeReport>>,
-        group: GroupStatus,
-        has_peers: bool,
-        stack_tool: Option<PathBuf>,
-    ) -> Self {
-        let name = {
-            let node = node.lock().unwrap_or_else(PoisonError::into_inner);
-            format!(
-                "{}/{}",
-                rdzv_agent::launcher::host::name_so_far(),
-                node.agent_pid
-            )
-        };
-        Self(Arc::new(Shared {
-            name,
-            node,
-            exchange: has_peers.then(|| group.exchange().clone()),
-            group,
-            stack_tool,
-            state: Mutex::default(),
-            changed: Notify::new(),
-            messages: broadcast::channel(MOST_BEHIND).0,
-        }))
-    }
-
-    /// Returns the report of this node.
-    pub(crate) fn node(&self) -> NodeReport {
-        self.0.node()
-    }
-
-    /// Returns the routes of the views.
-    pub(crate) fn routes(&self) -> Router {
-        Router::new()
-            .route("/events", get(events))
-            .route("/stacks", get(all_stacks))
-            .route("/output", get(output))
-            .with_state(self.clone())
-    }
-
-    /// Sends the report of the end to the viewers, if there are any.
-    ///
-    /// Waits until they have it, at most for the time limit.
-    pub(crate) fn finish(&self) {
-        let (over, is_over) = std::sync::mpsc::sync_channel(1);
-        {
-            let mut known = self.0.known();
-            if known.viewers == 0 {
-                return;
-            }
-            known.over = Some(over);
-        }
-        self.0.changed.notify_one();
-        let _ = is_over.recv_timeout(FINISH_WITHIN);
-    }
-
-    /// Exchanges reports for as long as there are viewers. Never returns.
-    pub(crate) async fn run(self) {
-        let shared = &*self.0;
-        let (mut watch, mut own) = (0, OwnReport::default());
-        let mut next = Instant::now();
-        loop {
-            let viewers = shared.known().viewers;
-            let is_watched = viewers > 0 || watch > 0;
-            let over = shared.known().over.take();
-            if over.is_some() {
-                next = Instant::now();
-            }
-            if is_watched && next <= Instant::now() {
-                shared.report(&mut own, viewers > 0, watch > 0);
-                next = Instant::now() + PERIOD;
-                if let Some(over) = over {
-                    let _ = shared.messages.send("".into());
-                    // The connections write what they have before this task continues.
-                    sleep(LINGER).await;
-                    let _ = over.send(());
-                }
-            } else if !is_watched {
-                own = OwnReport::default();
-            }
-            tokio::select! {
-                (now, messages) = arrived(shared.exchange.as_ref()) => {
-                    if now != watch {
-                        own.is_whole = true;
-                    }
-                    watch = now;
-                    for message in messages {
-                        self.received(&message);
-                    }
-                }
-                () = shared.changed.notified() => {
-                    own.is_whole |= viewers == 0;
-                    if shared.known().viewers == 0 {
-                        let mut known = shared.known();
-                        let answering = known.answering;
-                        *known = Known { answering, ..Known::default() };
-                        if let Some(exchange) = &shared.exchange {
-                            exchange.send(false, false, Vec::new());
-                        }
-                    }
-                }
-                () = sleep(next.saturating_duration_since(Instant::now())), if is_watched => {}
-            }
-        }
-    }
-
-    /// Handles a message of another agent.
-    fn received(&self, bytes: &[u8]) {
-        let shared = &*self.0;
-        let Some(mut message) = Message::parse(bytes) else {
-            return;
-        };
-        if message.from == shared.name {
-            return;
-        }
-        if let Some(question) = message.question.take()
-            && shared.known().begin_answer()
-        {
-            let server = self.clone();
-            tokio::spawn(async move {
-                let answer = server.0.answer(&question).await;
-                server.0.known().answering -= 1;
-                let is_for_all = question.rank.is_none();
-                if is_for_all || !answer.stacks.is_empty() || answer.tail.is_some() {
-                    let has_viewer = server.0.known().viewers > 0;
-                    server.0.send(
-                        has_viewer,
-                        false,
-                        &Message {
-                            from: server.0.name.clone(),
-                            answer: Some(answer),
-                            ..Message::default()
-                        },
-                    );
-                }
-            });
-        }
-        let mut known = shared.known();
-        if let Some(answer) = message.answer.take() {
-            if let Some(question) = known.questions.get(&answer.id) {
-                let _ = question.send((message.from.clone(), answer));
-            }
-            return;
-        }
-        if known.viewers == 0 || known.heard.len() >= MOST_AGENTS {
-            return;
-        }
-        known.heard.insert(message.from.clone(), Instant::now());
-        let agent = known.job.agents.get(&message.from);
-        message.is_silent = agent.is_some_and(|agent| agent.is_silent).then_some(false);
-        shared.take(&mut known, message);
-    }
-}
-
-async fn arrived(exchange: Option<&ReportExchange>) -> (u32, Vec<Vec<u8>>) {
-    match exchange {
-        Some(exchange) => exchange.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Report of this node that was sent last.
-#[derive(Debug, Default)]
-struct OwnReport {
-    sampler: Sampler,
-    sent: Value,
-    number: u64,
-    /// Number of periods without a message.
-    quiet: u32,
-    /// Number of periods with a viewer.
-    viewed: u32,
-    /// `true` if the next message must contain everything.
-    is_whole: bool,
-    /// `true` if the other agents lack changes, because there was no connection.
-    is_cut: bool,
 }
 
 impl Shared {
@@ -438,32 +210,185 @@ impl Shared {
         }
         answer
     }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Shared({})", self.name)
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    viewers: usize,
+    job: Job,
+    heard: BTreeMap<String, Instant>,
+    /// Agents whose last message did not fit their last report.
+    missing: BTreeSet<String>,
+    /// Receiver of the end of all viewers, once the run is over.
+    over: Option<std::sync::mpsc::SyncSender<()>>,
+    /// Number of questions of other agents that this agent is answering.
+    answering: usize,
+    /// Questions without all answers.
+    questions: BTreeMap<u64, mpsc::UnboundedSender<(String, Answer)>>,
+}
+
+impl Known {
+    /// Forgets the job, unless there is a viewer. Returns `true` if there is none.
+    fn forget_unless_viewed(&mut self) -> bool {
+        let is_unviewed = self.viewers == 0;
+        if is_unviewed {
+            let answering = self.answering;
+            *self = Self {
+                answering,
+                ..Self::default()
+            };
+        }
+        is_unviewed
+    }
+
+    /// Counts a question, unless there are too many.
+    fn begin_answer(&mut self) -> bool {
+        let may = self.answering < MOST_ANSWERS;
+        self.answering += usize::from(may);
+        may
+    }
+}
+
+impl JobServer {
+    /// Creates the server of a node.
+    ///
+    /// `has_peers` is `false` if the agent reaches no other agents.
+    pub(crate) fn new(
+        node: Arc<Mutex<NodeReport>>,
+        group: GroupStatus,
+        has_peers: bool,
+        stack_tool: Option<PathBuf>,
+    ) -> Self {
+        let name = {
+            let node = node.lock().unwrap_or_else(PoisonError::into_inner);
+            format!(
+                "{}/{}",
+                rdzv_agent::launcher::host::name_so_far(),
+                node.agent_pid
+            )
+        };
+        Self(Arc::new(Shared {
+            name,
+            node,
+            exchange: has_peers.then(|| group.exchange().clone()),
+            group,
+            stack_tool,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            messages: broadcast::channel(MOST_BEHIND).0,
+        }))
+    }
+
+    /// Returns the report of this node.
+    pub(crate) fn node(&self) -> NodeReport {
+        self.0.node()
+    }
+
+    /// Attaches a viewer; `None` if there are too many.
+    ///
+    /// Returns the viewer with the job until now, and the messages that follow.
+    pub(super) fn attach(&self) -> Option<(Viewer, Vec<Message>, broadcast::Receiver<Arc<str>>)> {
+        let mut known = self.0.known();
+        let viewer = Viewer::count(self, &mut known)?;
+        let job = known.job.messages().collect();
+        Some((viewer, job, self.0.messages.subscribe()))
+    }
+
+    /// Sends the report of the end to the viewers, if there are any.
+    ///
+    /// Waits until they have it, at most for the time limit.
+    pub(crate) fn finish(&self) {
+        let (over, is_over) = std::sync::mpsc::sync_channel(1);
+        {
+            let mut known = self.0.known();
+            if known.viewers == 0 {
+                return;
+            }
+            known.over = Some(over);
+        }
+        self.0.changed.notify_one();
+        let _ = is_over.recv_timeout(FINISH_WITHIN);
+    }
+
+    /// Exchanges reports for as long as there are viewers. Never returns.
+    pub(crate) async fn run(self) {
+        let shared = &*self.0;
+        let (mut watch, mut own) = (0, OwnReport::default());
+        let mut next = Instant::now();
+        loop {
+            let viewers = shared.known().viewers;
+            let is_watched = viewers > 0 || watch > 0;
+            let over = shared.known().over.take();
+            if over.is_some() {
+                next = Instant::now();
+            }
+            if is_watched && next <= Instant::now() {
+                shared.report(&mut own, viewers > 0, watch > 0);
+                next = Instant::now() + PERIOD;
+                if let Some(over) = over {
+                    let _ = shared.messages.send("".into());
+                    // The connections write what they have before this task continues.
+                    sleep(LINGER).await;
+                    let _ = over.send(());
+                }
+            } else if !is_watched {
+                own = OwnReport::default();
+            }
+            tokio::select! {
+                (now, messages) = arrived(shared.exchange.as_ref()) => {
+                    if now != watch {
+                        own.is_whole = true;
+                    }
+                    watch = now;
+                    for message in messages {
+                        self.received(&message);
+                    }
+                }
+                () = shared.changed.notified() => {
+                    own.is_whole |= viewers == 0;
+                    if shared.known().forget_unless_viewed()
+                        && let Some(exchange) = &shared.exchange
+                    {
+                        exchange.send(false, false, Vec::new());
+                    }
+                }
+                () = sleep(next.saturating_duration_since(Instant::now())), if is_watched => {}
+            }
+        }
+    }
 
     /// Asks all agents of the job, including this one.
     ///
     /// Waits until `enough` is `true`, or for the time limit.
-    async fn ask(
-        self: &Arc<Self>,
+    pub(super) async fn ask(
+        &self,
         mut question: Question,
         enough: impl Fn(&[Answer], usize) -> bool,
     ) -> Vec<Answer> {
         question.id = fastrand::u64(1..);
-        let own = self.answer(&question).await;
-        let nodes = self.node().group_world_size.unwrap_or(1) as usize;
+        let shared = &self.0;
+        let own = shared.answer(&question).await;
+        let nodes = shared.node().group_world_size.unwrap_or(1) as usize;
         let mut answers = vec![own];
-        if enough(&answers, nodes) || self.exchange.is_none() {
+        if enough(&answers, nodes) || shared.exchange.is_none() {
             return answers;
         }
         // Answers reach only agents that have a viewer.
-        let _viewer = Viewer::attach(&JobServer(Arc::clone(self)));
+        let _viewer = Viewer::count(self, &mut shared.known());
         let (sender, mut arriving) = mpsc::unbounded_channel();
-        self.known().questions.insert(question.id, sender);
+        shared.known().questions.insert(question.id, sender);
         let id = question.id;
-        self.send(
+        shared.send(
             true,
             true,
             &Message {
-                from: self.name.clone(),
+                from: shared.name.clone(),
                 question: Some(question),
                 ..Message::default()
             },
@@ -477,9 +402,79 @@ impl Shared {
             }
         })
         .await;
-        self.known().questions.remove(&id);
+        shared.known().questions.remove(&id);
         answers
     }
+
+    /// Handles a message of another agent.
+    fn received(&self, bytes: &[u8]) {
+        let shared = &*self.0;
+        let Ok(mut message) = parse::<Message>(bytes) else {
+            return;
+        };
+        if message.from == shared.name {
+            return;
+        }
+        if let Some(question) = message.question.take()
+            && shared.known().begin_answer()
+        {
+            let server = self.clone();
+            tokio::spawn(async move {
+                let answer = server.0.answer(&question).await;
+                server.0.known().answering -= 1;
+                let is_for_all = question.rank.is_none();
+                if is_for_all || !answer.stacks.is_empty() || answer.tail.is_some() {
+                    let has_viewer = server.0.known().viewers > 0;
+                    server.0.send(
+                        has_viewer,
+                        false,
+                        &Message {
+                            from: server.0.name.clone(),
+                            answer: Some(answer),
+                            ..Message::default()
+                        },
+                    );
+                }
+            });
+        }
+        let mut known = shared.known();
+        if let Some(answer) = message.answer.take() {
+            if let Some(question) = known.questions.get(&answer.id) {
+                let _ = question.send((message.from.clone(), answer));
+            }
+            return;
+        }
+        if known.viewers == 0 || known.heard.len() >= MOST_AGENTS {
+            return;
+        }
+        known.heard.insert(message.from.clone(), Instant::now());
+        let agent = known.job.agents.get(&message.from);
+        message.is_silent = agent.is_some_and(|agent| agent.is_silent).then_some(false);
+        shared.take(&mut known, message);
+    }
+}
+
+async fn arrived(exchange: Option<&ReportExchange>) -> (u32, Vec<Vec<u8>>) {
+    match exchange {
+        Some(exchange) => exchange.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Report of this node that was sent last.
+#[derive(Debug, Default)]
+struct OwnReport {
+    sampler: Sampler,
+    sent: Value,
+    number: u64,
+    /// Number of periods without a message.
+    quiet: u32,
+    /// Number of periods with a viewer.
+    viewed: u32,
+    /// `true` if the next message must contain everything.
+    is_whole: bool,
+    /// `true` if the other agents lack changes, because there was no connection.
+    is_cut: bool,
 }
 
 fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
@@ -499,11 +494,10 @@ fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
 }
 
 /// Viewer that is attached; the drop detaches it.
-struct Viewer(JobServer);
+pub(super) struct Viewer(JobServer);
 
 impl Viewer {
-    fn attach(server: &JobServer) -> Option<Self> {
-        let mut known = server.0.known();
+    fn count(server: &JobServer, known: &mut Known) -> Option<Self> {
         if known.viewers >= MOST_VIEWERS {
             return None;
         }
@@ -518,104 +512,4 @@ impl Drop for Viewer {
         self.0.0.known().viewers -= 1;
         self.0.0.changed.notify_one();
     }
-}
-
-/// Answers `GET /events` until the viewer closes the connection.
-async fn events(State(server): State<JobServer>) -> Response {
-    let Some(viewer) = Viewer::attach(&server) else {
-        let text = format!("{MOST_VIEWERS} viewers are attached to this agent already\n");
-        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-    };
-    let (mut sender, body) = Channel::<axum::body::Bytes>::new(16);
-    let (first, mut messages) = {
-        let known = server.0.known();
-        let first: Vec<String> = known
-            .job
-            .messages()
-            .map(|message| event(&message))
-            .collect();
-        (first, server.0.messages.subscribe())
-    };
-    tokio::spawn(async move {
-        let _viewer = viewer;
-        for text in first {
-            if sender.send_data(text.into()).await.is_err() {
-                return;
-            }
-        }
-        loop {
-            let text = match timeout(PERIOD * 5, messages.recv()).await {
-                Ok(Ok(text)) if text.is_empty() => return,
-                Ok(Ok(text)) => format!("data: {text}\n\n"),
-                // The viewer is too slow. It connects again, and gets the whole job.
-                Ok(Err(_)) => return,
-                Err(_) => ":\n\n".to_owned(),
-            };
-            if sender.send_data(text.into()).await.is_err() {
-                return;
-            }
-        }
-    });
-    let kind = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    (kind, Body::new(body)).into_response()
-}
-
-fn event(message: &Message) -> String {
-    let text = serde_json::to_string(message).unwrap_or_default();
-    format!("data: {text}\n\n")
-}
-
-/// Parameters of a question.
-#[derive(Debug, Deserialize)]
-struct Asked {
-    rank: Option<u32>,
-    from: Option<u64>,
-    lines: Option<usize>,
-    stderr: Option<u8>,
-}
-
-/// Answers `GET /stacks`.
-async fn all_stacks(State(server): State<JobServer>, Query(asked): Query<Asked>) -> Response {
-    let question = Question {
-        rank: asked.rank,
-        ..Question::default()
-    };
-    let is_one = asked.rank.is_some();
-    let answers = server.0.ask(question, |answers, nodes| {
-        let some = answers.iter().any(|answer| !answer.stacks.is_empty());
-        is_one && some || answers.len() >= nodes
-    });
-    let answers = answers.await;
-    let mut stacks: Vec<_> = answers.into_iter().flat_map(|it| it.stacks).collect();
-    stacks.sort_by_key(|stack| stack.rank);
-    json(&stacks)
-}
-
-/// Answers `GET /output`.
-async fn output(State(server): State<JobServer>, Query(asked): Query<Asked>) -> Response {
-    let question = Question {
-        rank: Some(asked.rank.unwrap_or(0)),
-        output: Some(Output {
-            from: asked.from,
-            lines: asked.lines,
-            is_stderr: asked.stderr.is_some_and(|stderr| stderr != 0),
-        }),
-        ..Question::default()
-    };
-    let answers = server.0.ask(question, |answers, _| {
-        answers.iter().any(|answer| answer.tail.is_some())
-    });
-    let answers = answers.await;
-    match answers.into_iter().find_map(|answer| answer.tail) {
-        Some(tail) => json(&tail),
-        None => (StatusCode::NOT_FOUND, "no agent of the job has this rank\n").into_response(),
-    }
-}
-
-fn json(value: &impl serde::Serialize) -> Response {
-    let text = serde_json::to_string(value).unwrap_or_default();
-    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use rdzv_agent::observe::ShownStack;
 
 use super::client::{JobArgs, ViewError, ended};
+use super::job::parse;
 use crate::terminal::show;
 
 /// Print the stacks of all ranks of a running job.
@@ -37,7 +38,7 @@ fn print(arguments: &StacksArgs) -> Result<(), ViewError> {
         .rank
         .map_or_else(String::new, |rank| format!("?rank={rank}"));
     let text = arguments.job.find()?.get(&format!("/stacks{rank}"))?;
-    let stacks: Vec<ShownStack> = serde_json::from_str(&text)
+    let stacks: Vec<ShownStack> = parse(text.as_bytes())
         .map_err(|error| ViewError::Answer(format!("cannot parse the stacks: {error}")))?;
     show(&if arguments.json {
         text + "\n"

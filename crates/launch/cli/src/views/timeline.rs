@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::client::{ViewError, ended};
-use super::job::{Job, Message};
+use super::job::{Job, Message, parse};
 use super::{perfetto, web};
 use crate::terminal::show;
 
@@ -152,7 +152,7 @@ fn replay(records: BTreeMap<String, Vec<Record>>) -> Result<(Job, Offsets), View
             ..Message::default()
         });
         // Parsing escapes all texts of the files.
-        if let Some(message) = value.ok().and_then(|value| Message::parse(&value)) {
+        if let Some(message) = value.ok().and_then(|value| parse(&value).ok()) {
             job.take(message);
         }
     }

@@ -2,9 +2,9 @@
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use ratatui::DefaultTerminal;
@@ -14,7 +14,7 @@ use rdzv_core::env::NO_COLOR;
 
 use super::client::{JobArgs, Target, ViewError, ended};
 use super::frame::{Row, View, draw};
-use super::job::{Job, Message};
+use super::job::{Job, Message, parse};
 use super::ps::now;
 use super::stacks::collapsed;
 use super::web;
@@ -46,6 +46,11 @@ enum Change {
     Lost(String),
     /// Text for the lower half.
     Pane(String, Vec<String>),
+    Key(KeyEvent),
+    /// The size of the terminal has changed.
+    Size,
+    /// The terminal cannot be read any more.
+    Unreadable(io::Error),
 }
 
 /// Shows the job until the user ends the display.
@@ -78,23 +83,44 @@ fn show(terminal: &mut DefaultTerminal, target: &Target) -> io::Result<()> {
         has_colours: std::env::var_os(NO_COLOR).is_none_or(|value| value.is_empty()),
         ..View::default()
     };
-    let (mut job, mut drawn) = (Job::default(), None::<Instant>);
+    read_keys(sender.clone());
+    let mut job = Job::default();
     loop {
-        let is_changed = take(&changes, &mut job, &mut view);
-        if is_changed || drawn.is_none_or(|at| at.elapsed() >= PERIOD) {
-            terminal.draw(|frame| draw(&job, &view, now(), frame.area(), frame.buffer_mut()))?;
-            drawn = Some(Instant::now());
-        }
-        if event::poll(Duration::from_millis(100))? {
-            if let Event::Key(key) = event::read()?
-                && key.kind != KeyEventKind::Release
-                && !press(key, &mut view, &job, target, &sender)
-            {
-                return Ok(());
+        terminal.draw(|frame| draw(&job, &view, now(), frame.area(), frame.buffer_mut()))?;
+        let mut change = changes.recv_timeout(PERIOD);
+        while let Ok(next) = change {
+            match next {
+                Change::Message(message) => {
+                    view.lost = None;
+                    job.take(message);
+                }
+                Change::Lost(why) => view.lost = Some(why),
+                Change::Pane(title, lines) => view.pane = Some((title, lines)),
+                Change::Key(key) if !press(key, &mut view, &job, target, &sender) => return Ok(()),
+                Change::Key(_) | Change::Size => {}
+                Change::Unreadable(error) => return Err(error),
             }
-            drawn = None;
+            change = changes.try_recv().map_err(|_| RecvTimeoutError::Timeout);
         }
     }
+}
+
+/// Reads the keys of the terminal on a separate thread, which ends with the process.
+fn read_keys(sender: Sender<Change>) {
+    thread::spawn(move || {
+        loop {
+            let change = match event::read() {
+                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Change::Key(key),
+                Ok(Event::Resize(..)) => Change::Size,
+                Ok(_) => continue,
+                Err(error) => Change::Unreadable(error),
+            };
+            let is_last = matches!(change, Change::Unreadable(_));
+            if sender.send(change).is_err() || is_last {
+                return;
+            }
+        }
+    });
 }
 
 /// Follows the messages of a job, and attaches again after a lost connection.
@@ -112,22 +138,6 @@ fn follow(target: Target, sender: Sender<Change>) {
             thread::sleep(PERIOD);
         }
     });
-}
-
-fn take(changes: &Receiver<Change>, job: &mut Job, view: &mut View) -> bool {
-    let mut is_changed = false;
-    for change in changes.try_iter() {
-        is_changed = true;
-        match change {
-            Change::Message(message) => {
-                view.lost = None;
-                job.take(message);
-            }
-            Change::Lost(why) => view.lost = Some(why),
-            Change::Pane(title, lines) => view.pane = Some((title, lines)),
-        }
-    }
-    is_changed
 }
 
 /// Handles a key; `false` ends the display.
@@ -196,7 +206,7 @@ fn inspect(target: &Target, sender: &Sender<Change>, rank: Option<u32>, is_stack
             let query = rank.map_or_else(String::new, |rank| format!("?rank={rank}"));
             let who = rank.map_or("all ranks".to_owned(), |rank| format!("rank {rank}"));
             let stacks = target.get(&format!("/stacks{query}")).map(|text| {
-                let stacks: Vec<ShownStack> = serde_json::from_str(&text).unwrap_or_default();
+                let stacks: Vec<ShownStack> = parse(text.as_bytes()).unwrap_or_default();
                 collapsed(&stacks)
             });
             (format!("stack of {who}"), stacks)
@@ -205,7 +215,7 @@ fn inspect(target: &Target, sender: &Sender<Change>, rank: Option<u32>, is_stack
             let lines = [0, 1].map(|stderr| {
                 let path = format!("/output?rank={rank}&lines=20&stderr={stderr}");
                 let text = target.get(&path)?;
-                let tail: OutputTail = serde_json::from_str(&text).unwrap_or_default();
+                let tail: OutputTail = parse(text.as_bytes()).unwrap_or_default();
                 Ok(tail.error.unwrap_or(tail.text))
             });
             let [stdout, stderr] = lines;
