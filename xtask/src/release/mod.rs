@@ -1,6 +1,6 @@
 //! `cargo xtask release`: checks a version and makes the files of its release.
 //!
-//! It neither creates a tag nor uploads a file: `.github/workflows/release.yml` does so.
+//! The task neither creates a tag nor uploads a file: `.github/workflows/release.yml` does so.
 
 mod sbom;
 

@@ -8,6 +8,7 @@
 //! The coordinator passes messages on without reading them. Without a viewer, nothing here wakes
 //! up.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rdzv_lock::Mutex;
@@ -32,7 +33,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    reports: Vec<Report>,
+    reports: VecDeque<Report>,
     received: Vec<Vec<u8>>,
     watch: u32,
     is_new: bool,
@@ -45,7 +46,7 @@ impl ReportExchange {
     pub fn send(&self, has_viewer: bool, is_for_all: bool, message: Vec<u8>) {
         let mut state = self.0.state.lock();
         if state.reports.len() < MOST_WAITING {
-            state.reports.push(Report {
+            state.reports.push_back(Report {
                 has_viewer,
                 is_for_all,
                 message,
@@ -79,9 +80,8 @@ impl ReportExchange {
     pub(crate) async fn next_report(&self) -> Report {
         loop {
             {
-                let mut state = self.0.state.lock();
-                if !state.reports.is_empty() {
-                    return state.reports.remove(0);
+                if let Some(report) = self.0.state.lock().reports.pop_front() {
+                    return report;
                 }
             }
             self.0.to_send.notified().await;

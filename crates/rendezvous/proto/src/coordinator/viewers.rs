@@ -1,4 +1,4 @@
-//! Messages of agents for viewers.
+//! Messages from agents to viewers.
 //!
 //! The coordinator passes the messages on without reading them.
 //!
