@@ -1,4 +1,4 @@
-//! The agent's side of views: the job as this agent knows it, and questions to other agents.
+//! The agent's side of views: the job as this agent knows it.
 //!
 //! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job,
 //! every agent sends the changes of its report once a second. The coordinator passes them on to the

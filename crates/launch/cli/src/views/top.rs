@@ -105,7 +105,7 @@ fn show(terminal: &mut DefaultTerminal, target: &Target) -> io::Result<()> {
     }
 }
 
-/// Reads the keys of the terminal on a separate thread, which ends with the process.
+/// Reads keys on a separate thread, which ends with the process.
 fn read_keys(sender: Sender<Change>) {
     thread::spawn(move || {
         loop {
