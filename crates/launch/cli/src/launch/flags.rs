@@ -54,7 +54,8 @@ pub(crate) struct RunArgs {
 
     /// Destination of events: null, console or dynamic_rendezvous.
     ///
-    /// `console` prints one JSON object per event on stderr.
+    /// `console` prints each event of torchelastic on stderr, as a JSON object. The other two print
+    /// nothing.
     #[arg(long, value_name = "HANDLER", default_value = "null")]
     pub(super) event_log_handler: String,
 

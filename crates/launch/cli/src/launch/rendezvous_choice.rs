@@ -35,7 +35,8 @@ const STATIC_TIMEOUT: i64 = 900;
 pub(crate) struct RendezvousArgs {
     /// Rendezvous backend: static, c10d, etcd-v2 or etcd.
     ///
-    /// On one node, `static` without an endpoint and a master port needs no rendezvous.
+    /// One node with `static` needs no rendezvous if neither --rdzv-endpoint nor --master-port is
+    /// set.
     #[arg(long, value_name = "BACKEND", default_value = "static")]
     rdzv_backend: String,
 
@@ -43,11 +44,12 @@ pub(crate) struct RendezvousArgs {
     ///
     /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port.
     /// The default port is 29400 for c10d and 2379 for etcd. The agent on the endpoint's host hosts
-    /// c10d, unless a store (such as `rdzv store`) already runs there. With three nodes or more,
-    /// agents become voters automatically: c10d continues if any one machine is lost, or any two of
-    /// five. With a list of three or five endpoints, such as `a:29400,b,c`, the agents there are
-    /// the voters. RDZV_CONTACT_POINTS lists endpoints of voters, separated by commas. A new node
-    /// also tries these voters, so that it can join while the machine of its endpoint is down.
+    /// c10d, unless a store (such as `rdzv store`) already runs there. If an agent hosts c10d for
+    /// three nodes or more, agents become voters automatically: c10d continues if any one machine
+    /// is lost, or any two of five. With a list of three or five endpoints, such as `a:29400,b,c`,
+    /// the agents there are the voters. RDZV_CONTACT_POINTS lists endpoints of voters, separated by
+    /// commas. A new node also tries these voters, so that it can join while the machine of its
+    /// endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -62,16 +64,18 @@ pub(crate) struct RendezvousArgs {
 
     /// More rendezvous settings, as `key=value,key=value`
     ///
-    /// Times are in seconds.
+    /// Times are in seconds. `rdzv run` merges the settings of PET_RDZV_CONF and of all
+    /// occurrences of this flag; the last value of a key applies.
     ///
     /// Static rendezvous:
-    ///   timeout=900               limit for the exchange of ranks
+    ///   timeout=900               limit for the wait for all nodes
+    ///   store_max_memory=4GiB     memory limit of the store that this agent hosts
     /// Dynamic rendezvous:
     ///   join_timeout=600          limit for a join
     ///   last_call_timeout=30      wait for more nodes once MIN have joined
     ///   close_timeout=30          limit for closing the run
-    ///   heartbeat_timeout=5       limit for sending one heartbeat
-    ///   keep_alive_interval=5     time between heartbeats
+    ///   heartbeat_timeout=5       checked, but not used
+    ///   keep_alive_interval=5     longest time between heartbeats
     ///   keep_alive_max_attempt=3  missed heartbeats after which a node is lost
     ///   store_max_memory=4GiB     memory limit of each store that this agent hosts
     /// c10d:
@@ -80,9 +84,9 @@ pub(crate) struct RendezvousArgs {
     ///   store_type=tcp            `tcp` or `file`
     ///   read_timeout=60           limit for connecting to the store, for its answers, and for
     ///                             the endpoint of the workers, which rank 0 sends
-    ///   coordinator_timeout=60    wait for a coordinator that is lost
-    ///   voters                    maximum voters: 1, 3 or 5; by default, as many as the
-    ///                             endpoint lists, or up to 5 agents
+    ///   coordinator_timeout=60    limit for the wait for a lost coordinator
+    ///   voters                    maximum voters: 1, 3 or 5; by default 5, but no more than a
+    ///                             list of endpoints has
     ///   node_timeout=3            silence after which a machine is lost
     ///   fence=auto                `auto`: with three or more voters, a node that is cut
     ///                             off suspends its workers; or `off`
@@ -90,6 +94,7 @@ pub(crate) struct RendezvousArgs {
     ///   recover=false             `true` confirms that the previous host and all
     ///                             missing agents have exited
     /// etcd:
+    ///   read_timeout=60           time for which the server may be unavailable
     ///   protocol=http             `http` or `https`
     ///   cert, key, cacert         files for `https`
     ///   etcd_prefix               prefix of the keys

@@ -48,8 +48,10 @@ pub(crate) struct RestartArgs {
     /// Only an agent that dies within 10 s of its start counts. An agent that is killed (by
     /// SIGKILL, the kernel's out-of-memory killer, a crash) takes its workers with it. The
     /// restarted agent joins the other nodes in the next round, and --max-restarts is not charged.
-    /// If the agent hosted the rendezvous, it continues to host it. The default is 3 for several
-    /// nodes with c10d over TCP, and 0 otherwise.
+    /// If the agent hosted the rendezvous, the restarted agent or another voter hosts it. The
+    /// default is 3 for several nodes with c10d over TCP, and 0 otherwise. A node with 0 turns off
+    /// the fence of its job. If such a node hosts c10d, it is the only voter unless --rdzv-conf
+    /// sets `voters`.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
 }

@@ -37,7 +37,7 @@ pub(crate) struct ReportArgs {
     ///
     /// Otherwise, workers whose stderr is neither redirected nor teed write to rdzv's stderr
     /// through a pipe or a pseudo-terminal. From it, rdzv reads the last lines of a failed worker
-    /// for the verdict.
+    /// for the verdict. On a terminal, this flag also turns off --ui.
     #[arg(long)]
     pub(crate) bare_stderr: bool,
 }

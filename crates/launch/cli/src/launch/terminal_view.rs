@@ -15,15 +15,18 @@ pub(crate) struct TerminalArgs {
     ///
     /// `live` shows the lines of all workers with labels and colours. Below them is one row for
     /// each progress bar, and one for the state of the run. `plain` shows only lines with labels.
-    /// `auto` is live, or plain on a dumb terminal (TERM=dumb). With `auto`, the only worker of a
-    /// job writes to the terminal itself, as do all workers if rdzv behaves as torchrun. NO_COLOR=1
+    /// `auto` is live, or plain if TERM is `dumb` or not set. With `auto`, the only worker of a job
+    /// writes its stdout directly to the terminal, and its stderr through a pseudo-terminal. If
+    /// rdzv behaves as torchrun, `auto` lets all workers write directly to the terminal. NO_COLOR=1
     /// turns off rdzv's colours.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "live", "plain"])]
     ui: String,
 
     /// Give workers pipes instead of pseudo-terminals.
     ///
-    /// Pseudo-terminals make progress bars, colours and line buffering work as without rdzv.
+    /// Pseudo-terminals make progress bars, colours and line buffering work as without rdzv. With
+    /// this flag and `--ui auto`, the only worker of a job also writes its stderr directly to the
+    /// terminal.
     #[arg(long)]
     no_pty: bool,
 }

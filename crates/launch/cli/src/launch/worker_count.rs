@@ -28,9 +28,9 @@ pub(crate) struct CountArgs {
     ///
     /// `cpu` is the number of processors that this process may use: its affinity mask, or fewer if
     /// a limit of its control group (cpu.max) allows less time. `gpu` is the number of visible
-    /// NVIDIA or AMD devices, and `xpu` that of Intel devices. `auto` is the first of `gpu`, `xpu`
-    /// and `cpu` that is available. With more than one worker, OMP_NUM_THREADS is set to 1 unless
-    /// it is set already.
+    /// NVIDIA or AMD devices. `xpu` is the number of Intel devices. `auto` is the first of `gpu`,
+    /// `xpu` and `cpu` that is available. With more than one worker, OMP_NUM_THREADS is set to 1
+    /// unless it is set already.
     #[arg(long, value_name = "N|cpu|gpu|xpu|auto", default_value = "1")]
     pub(crate) nproc_per_node: String,
 }
