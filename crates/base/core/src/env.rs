@@ -70,7 +70,7 @@ variables! {
     VIRTUAL_ENV;
     /// Launcher: log level.
     LOGLEVEL;
-    /// Launcher: kind of the terminal; with `dumb`, `--ui auto` is plain.
+    /// Launcher: kind of the terminal; `--ui auto` is plain if it is `dumb` or absent.
     TERM;
     /// Launcher: if not empty, its terminal output has no colours.
     NO_COLOR;

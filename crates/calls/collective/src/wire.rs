@@ -137,7 +137,7 @@ impl AbortCause {
 #[non_exhaustive]
 pub enum GroupRefusal {
     /// The bytes are not a valid hello.
-    #[error("it did not send the hello of a rank")]
+    #[error("the first message of this rank was not a valid hello")]
     NotAHello,
     /// The ranks use different versions of the protocol.
     #[error(

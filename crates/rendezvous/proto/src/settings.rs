@@ -45,7 +45,7 @@ pub struct Settings {
     pub master_timeout: Duration,
     /// Time for which an agent tries to close the run (30 s).
     pub close_timeout: Duration,
-    /// Time for which an agent tries to write one heartbeat (5 s).
+    /// Limit of torchelastic for one heartbeat (5 s); no code uses it.
     pub heartbeat_timeout: Duration,
     /// Time between heartbeats (5 s).
     pub keep_alive_interval: Duration,

@@ -24,7 +24,6 @@ const CLOSING_SIGNAL: i32 = 15;
 /// Limit on the wait of a leaving node for the other nodes' confirmation.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Longest time to agree with the other nodes on the end of the run.
 /// Limit on agreeing with the other nodes on the end of the run.
 const CLOSING: Duration = Duration::from_secs(60);
 

@@ -24,7 +24,7 @@ pub(crate) enum HangOutput {
     Report(HangReport),
     /// Workers of a group that made no progress make progress again.
     Over,
-    /// The agent will kill this worker for this cause.
+    /// Record this cause for a worker that the agent is about to stop.
     Condemn(LocalRank, Cause),
     /// Send this worker the signal that it has requested.
     Signal(LocalRank, i32),

@@ -186,7 +186,7 @@ pub async fn stacks(
             node: report.node.to_string(),
             pid: stack.pid,
             without_frames: match (tool, stack.without_frames) {
-                (None, _) => Some("py-spy is not in PATH".to_owned()),
+                (None, _) => Some("no py-spy in PATH or next to the interpreter".to_owned()),
                 (_, reason) => reason,
             },
             frames: if frames.is_empty() {

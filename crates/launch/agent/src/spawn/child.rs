@@ -51,7 +51,7 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 {
         return Err(io::Error::other(format!(
-            "the process has {threads} threads, but a keeper can start only from a single thread"
+            "the process has {threads} threads, but only a process with a single thread can be forked"
         )));
     }
     // SAFETY: there is one thread, so the new process is a complete copy, and no missing thread

@@ -28,7 +28,10 @@ pub(super) fn run(arguments: &ManArgs, command: Command) -> ExitCode {
             show(&lines.collect::<String>())
         }
         Err(error) => {
-            complain(&format!("rdzv man: {}: {error}", directory.display()));
+            complain(&format!(
+                "rdzv man: cannot write the manual pages to {}: {error}",
+                directory.display()
+            ));
             Exit::Failure.into()
         }
     }

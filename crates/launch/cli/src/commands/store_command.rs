@@ -71,6 +71,8 @@ pub(crate) struct StoreArgs {
     restarts: u32,
 
     /// Seconds that agents wait for this store after it exits.
+    ///
+    /// With --restarts 0, agents do not wait, except for a store with --join.
     #[arg(long, value_name = "SECONDS", default_value_t = AWAITED)]
     coordinator_timeout: u64,
 
@@ -78,7 +80,8 @@ pub(crate) struct StoreArgs {
     ///
     /// A store can start at the address of an earlier store that has exited. If agents of the
     /// earlier store reach the new one, the new store waits for all agents of their round. With
-    /// this flag, the new store continues after 3 s without the missing agents.
+    /// this flag, the new store continues after 3 s without the missing agents. The flag has no
+    /// effect with --restarts 0.
     #[arg(long)]
     recover: bool,
 
@@ -92,7 +95,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
     join: Option<String>,
 
-    /// Seconds before a silent machine is lost, as in --rdzv-conf (3)
+    /// Seconds of silence after which a machine is lost (default: 3)
+    ///
+    /// Use the `node_timeout` of the agents (--rdzv-conf).
     #[arg(long, value_name = "SECONDS", requires = "join")]
     node_timeout: Option<String>,
 

@@ -47,7 +47,7 @@ impl TerminalArgs {
             return match self.ui.as_str() {
                 "live" => Err(Refusal::argument(
                     "--ui",
-                    "live requires a terminal as stdout and stderr",
+                    "live requires that stdout and stderr are the same terminal",
                 )),
                 _ => Ok(None),
             };

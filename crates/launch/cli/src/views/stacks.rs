@@ -13,7 +13,8 @@ use crate::terminal::show;
 ///
 /// Equal stacks are printed once, with their ranks. The stack of the fewest ranks comes first. The
 /// innermost call is the first line. `py-spy` reads Python's calls without stopping the workers. If
-/// PATH of the agent has no `py-spy`, or it fails, the kernel's state is printed.
+/// the agent finds no `py-spy` in PATH or next to the workers' interpreter, or if `py-spy` fails,
+/// the command prints the kernel's state.
 #[derive(Debug, Args)]
 pub(crate) struct StacksArgs {
     #[command(flatten)]
