@@ -605,7 +605,7 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise TypeError(f"timeout must be seconds as a number, a timedelta or None, not {type(timeout).__name__}")
     if not seconds > 0:
-        raise ValueError(f"timeout is {seconds} s: it must be positive; None waits permanently")
+        raise ValueError(f"timeout is {seconds} s: it must be positive; None waits without a limit")
     return None if seconds == float("inf") else float(seconds)
 
 

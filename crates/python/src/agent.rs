@@ -582,7 +582,7 @@ fn spec_of(settings: &Bound<'_, PyDict>, supervisor: &ProxySupervisor) -> PyResu
     let seconds = |key: &str| {
         let duration = |seconds| {
             Duration::try_from_secs_f64(seconds)
-                .map_err(|_| PyValueError::new_err(format!("{key} is {seconds} s")))
+                .map_err(|_| PyValueError::new_err(format!("{key} is {seconds} s: it must not be negative")))
         };
         optional(settings, key)?.map(duration).transpose()
     };

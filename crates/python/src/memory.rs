@@ -530,7 +530,7 @@ fn read_only(argument: Argument) -> PyErr {
 fn not_here(argument: Argument, device: &str) -> PyErr {
     let Argument { operation, name } = argument;
     PyValueError::new_err(format!(
-        "{operation}: {name} is on {device}; this build of rdzv supports only CPU tensors. Send \
+        "{operation}: {name} is on {device}; rdzv supports only CPU tensors here. Pass \
          {name}.cpu(), or use cpu:rdzv,cuda:nccl for process groups"
     ))
 }

@@ -61,11 +61,11 @@ class RendezvousHandlerRegistry:
         creator = self._creators.get(params.backend)
         if creator is None:
             known = ", ".join(sorted(self._creators))
-            raise ValueError(f"the rendezvous backend {params.backend!r} is not registered; there are {known}")
+            raise ValueError(f"the rendezvous backend {params.backend!r} is not registered; the backends are {known}")
         handler = creator(params)
         if handler.get_backend() != params.backend:
             raise RuntimeError(
-                f"the handler of the rendezvous backend {params.backend!r} says that it is {handler.get_backend()!r}"
+                f"the handler of the rendezvous backend {params.backend!r} reports the name {handler.get_backend()!r}"
             )
         return handler
 

@@ -382,7 +382,7 @@ class RdzvAgent(Agent):
                 if entry is None:
                     call, *message = loaded
                     if _values.policy.mode != "any" or not callable(call):
-                        raise _errors.Refused("NoSuchMethod", "only the policy 'any' admits callables without a name")
+                        raise _errors.Refused("NoSuchMethod", 'only functions="any" admits callables without a name')
                     entry = _functions.Entry(call)
                 else:
                     message = list(loaded)
@@ -483,7 +483,7 @@ class RdzvAgent(Agent):
             return to.id
         if isinstance(to, (str, int)) and not isinstance(to, bool):
             if isinstance(to, int) and not 0 <= to < 1 << 32:
-                raise RpcError(f"could not find destination id {to}: ids are ranks, from 0 on", kind="UnknownWorker")
+                raise RpcError(f"could not find destination id {to}: ids are ranks, which start at 0", kind="UnknownWorker")
             return to
         raise ValueError(f"Cannot get WorkerInfo from name {to}")
 

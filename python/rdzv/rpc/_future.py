@@ -128,7 +128,7 @@ class Future(Generic[T]):
             raise self._late(timeout)
 
     def _late(self, timeout: float | None) -> Deadline:
-        return Deadline(f"the result was not there within {timeout} s; wait again, or longer", kind="Deadline")
+        return Deadline(f"the result did not arrive within {timeout} s; wait again, or longer", kind="Deadline")
 
     def done(self) -> bool:
         """Returns True if the call has completed.

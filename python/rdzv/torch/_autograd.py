@@ -136,7 +136,7 @@ def _forward(node: Any, _: torch.Tensor, received: Received) -> tuple[torch.Tens
 
 def _backward(*_: Any) -> Any:
     raise RuntimeError(
-        "the gradient of a tensor that came by rpc continues to its sender only by "
+        "the gradient of a tensor that arrived by RPC reaches its sender only through "
         "torch.distributed.autograd.backward(context_id, roots)"
     )
 

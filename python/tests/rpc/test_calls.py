@@ -146,7 +146,7 @@ def test_timeouts():
         rpc.rpc_sync("w1", served.release, timeout=30)
         assert rpc.rpc_sync("w1", served.slow, args=(0.3,), timeout=math.inf) == "slept"
         future = rpc.rpc_async("w1", served.slow, args=(0.3,), timeout=30)
-        with pytest.raises(rpc.Deadline, match="was not there within 0.05 s"):
+        with pytest.raises(rpc.Deadline, match="did not arrive within 0.05 s"):
             future.wait(0.05)
         assert future.wait() == "slept"
 

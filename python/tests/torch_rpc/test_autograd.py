@@ -170,7 +170,7 @@ def test_a_tensor_that_came_by_rpc_is_no_leaf():
                 autograd.backward(number, [result.sum()])
                 assert autograd.get_gradients(number)[x].tolist() == [10, 10]
                 result = rpc.rpc_sync("w1", square, args=(x,))
-                assert "continues to its sender only by" in raised(RuntimeError, result.sum().backward)
+                assert "reaches its sender only through" in raised(RuntimeError, result.sum().backward)
 
         start()
     """)
