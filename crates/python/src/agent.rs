@@ -581,8 +581,9 @@ fn spec_of(settings: &Bound<'_, PyDict>, supervisor: &ProxySupervisor) -> PyResu
     let text = |key: &str| optional::<String>(settings, key);
     let seconds = |key: &str| {
         let duration = |seconds| {
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|_| PyValueError::new_err(format!("{key} is {seconds} s: it must not be negative")))
+            Duration::try_from_secs_f64(seconds).map_err(|_| {
+                PyValueError::new_err(format!("{key} is {seconds} s: it must not be negative"))
+            })
         };
         optional(settings, key)?.map(duration).transpose()
     };

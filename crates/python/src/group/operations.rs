@@ -96,7 +96,8 @@ impl NativeGroup {
             })
             .transpose()?;
         let limit = crate::timeout::timeout("timeout", Some(timeout))?;
-        let timeout = limit.ok_or_else(|| PyValueError::new_err("timeout is None: pass a number of seconds"))?;
+        let timeout = limit
+            .ok_or_else(|| PyValueError::new_err("timeout is None: pass a number of seconds"))?;
         let options = GroupOptions {
             name,
             epoch,

@@ -91,7 +91,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         if let Some(file) = file
             && let Err(error) = write(file, now.wall, shutdown_timeout)
         {
-            warn!("cannot write the preemption notice {}: {error}", file.display());
+            warn!(
+                "cannot write the preemption notice {}: {error}",
+                file.display()
+            );
         }
         self.emit(AgentEvent::Preempted {
             at: now.wall,
