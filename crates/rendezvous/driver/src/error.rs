@@ -22,7 +22,8 @@ pub enum RendezvousError {
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
          ({})\n\
-         help: give each node a different --node-rank, or choose another --master-port",
+         help: give each node a different --node-rank, or choose another --master-port or port \
+         of --rdzv-endpoint",
         without_help(.source)
     )]
     AddressInUse {

@@ -212,7 +212,8 @@ const OF_MPIRUN: [(&[&str], &str); 3] = [
     ),
     (
         &["-H", "--host", "--hosts", "--hostfile", "-f", "-hostfile"],
-        "run the same command on each host, with --nnodes N and --rdzv-endpoint HOST:PORT",
+        "run the same command on each host, with --nnodes N --rdzv-backend c10d --rdzv-endpoint \
+         HOST:PORT",
     ),
 ];
 

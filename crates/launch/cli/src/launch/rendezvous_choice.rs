@@ -518,7 +518,7 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
             "{} contains '{endpoint}', which is not HOST:PORT; specify the addresses of voters, \
-             separated by commas, as the coordinator's screen and `/status` show them",
+             separated by commas, as `/status` and the log with LOGLEVEL=INFO show them",
             env::RDZV_CONTACT_POINTS
         ))),
     });

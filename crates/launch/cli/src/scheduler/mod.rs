@@ -200,7 +200,7 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
     Some(format!(
         "the environment specifies {nodes} nodes ({}), but no flag does: this command starts a job \
          with one node\n\
-         help: pass --nnodes and --rdzv-endpoint, or --standalone for one node",
+         help: pass --nnodes, --rdzv-backend c10d and --rdzv-endpoint, or --standalone for one node",
         set.join(", ")
     ))
 }
@@ -226,8 +226,8 @@ impl Variables<'_> {
     fn needed(&self, name: &str) -> Result<String, Refusal> {
         self.text(name).ok_or_else(|| {
             Refusal::Usage(format!(
-                "{name}, which Slurm sets in every step, is missing: specify --nnodes and \
-                 --rdzv-endpoint, or --scheduler none"
+                "{name}, which Slurm sets in every step, is missing: specify --scheduler none, and \
+                 for several nodes also --nnodes, --rdzv-backend c10d and --rdzv-endpoint"
             ))
         })
     }
@@ -235,8 +235,8 @@ impl Variables<'_> {
 
 fn unreadable(name: &str, value: &str, reason: &str) -> Refusal {
     Refusal::Usage(format!(
-        "{name} has the value {value:?}, which is not from Slurm: {reason}; specify --nnodes and \
-         --rdzv-endpoint, or --scheduler none"
+        "{name} has the value {value:?}, which is not from Slurm: {reason}; specify --scheduler \
+         none, and for several nodes also --nnodes, --rdzv-backend c10d and --rdzv-endpoint"
     ))
 }
 

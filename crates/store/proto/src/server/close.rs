@@ -64,7 +64,8 @@ pub enum CloseReason {
     NotNeeded(String),
     /// The store has its maximum number of keys and queues.
     #[error(
-        "the store has reached its limit of {limit} keys and queues; raise the limit or delete keys"
+        "the store has reached its limit of {limit} keys and queues; delete keys, or raise the \
+         limit (rdzv store --max-keys)"
     )]
     TooManyKeys {
         /// The limit.
@@ -73,7 +74,7 @@ pub enum CloseReason {
     /// The peer holds too many keys.
     #[error(
         "{holder} has reached its share of {limit} keys and queues; delete keys, or raise the \
-         store's limit"
+         store's limit (rdzv store --max-keys)"
     )]
     TooManyKeysOf {
         /// Connection or address.
@@ -84,7 +85,8 @@ pub enum CloseReason {
     /// The peer holds too much memory.
     #[error(
         "its request needs {wanted} bytes, but {holder} already uses {held} of its share of \
-         {limit} bytes; delete keys, read replies faster, or raise the memory limit of the store"
+         {limit} bytes; delete keys, read replies faster, or raise the memory limit (rdzv store \
+         --max-memory, rdzv run --rdzv-conf store_max_memory)"
     )]
     OverShare {
         /// Connection or address.
@@ -99,7 +101,7 @@ pub enum CloseReason {
     /// The peer's address has too many connections.
     #[error(
         "its address has reached the limit of {limit} open connections for an address without an \
-         agent; raise the limit of connections"
+         agent; raise the limit of connections (rdzv store --max-connections)"
     )]
     TooManyConnectionsOfAddress {
         /// The share.
@@ -125,8 +127,8 @@ pub enum CloseReason {
     },
     /// The server has its maximum number of connections.
     #[error(
-        "the store has reached its limit of {limit} open connections; raise the limit, or find the \
-         clients that keep them open"
+        "the store has reached its limit of {limit} open connections; raise the limit (rdzv store \
+         --max-connections), or find the clients that keep them open"
     )]
     TooManyConnections {
         /// The limit.
@@ -135,7 +137,8 @@ pub enum CloseReason {
     /// The request or its reply would need more memory than is allowed.
     #[error(
         "its request needs {wanted} bytes while {used} of {limit} are in use; \
-         raise the memory limit, delete keys, or read replies faster"
+         delete keys, read replies faster, or raise the memory limit (rdzv store --max-memory, rdzv \
+         run --rdzv-conf store_max_memory)"
     )]
     OutOfMemory {
         /// Bytes requested.

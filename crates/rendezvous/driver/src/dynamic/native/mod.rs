@@ -446,7 +446,9 @@ fn unreachable(endpoint: String, what: String, elapsed: Option<Duration>) -> Ren
             }
             Some(_) => {
                 "check that the agent or the `rdzv store` that hosts the endpoint is running and \
-                 reachable from this host; --rdzv-conf coordinator_timeout=SECONDS waits longer"
+                 reachable from this host; to wait longer, set --rdzv-conf \
+                 coordinator_timeout=SECONDS (rdzv store: --coordinator-timeout), or \
+                 close_timeout=SECONDS for the end of the run"
             }
         },
     }

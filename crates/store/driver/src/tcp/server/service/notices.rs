@@ -66,8 +66,8 @@ impl Notices {
     pub(super) fn lost(&mut self, now: Mono, peer: Option<SocketAddr>, total: u64) {
         if self.lost.admits(now) {
             tracing::warn!(
-                "the store server drops the connection from {}, which no longer answers; until \
-                 now, {total} connections were lost in this way",
+                "the store server drops the connection from {}, which no longer answers; lost \
+                 connections of this kind until now: {total}",
                 shown(peer)
             );
         }
