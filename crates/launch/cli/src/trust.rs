@@ -51,7 +51,7 @@ pub(crate) struct TrustArgs {
     /// PyTorch's clients cannot prove that they have the token. `deny` admits none of them. `job`
     /// (the default) admits clients on loopback and on the addresses of the job's nodes. They can
     /// use the workers' store, but never the rendezvous. `any` admits agents of torchrun, and
-    /// anyone else who can reach a port.
+    /// anyone else who can reach a port. With `rdzv store`, `job` is the same as `deny`.
     #[arg(long, value_name = "WHO", value_parser = ["deny", "job", "any"])]
     torch_clients: Option<String>,
 

@@ -39,7 +39,9 @@ pub(crate) struct HangArgs {
     /// Action when workers hang: report, restart or fail.
     ///
     /// Each action reports the location of every worker. `restart` also restarts the group as after
-    /// a failure, up to --max-restarts times; `fail` also ends the run.
+    /// a failure, up to --max-restarts times; `fail` also ends the run. With several nodes, they
+    /// stop workers after --hang-timeout only if py-spy shows that one of these workers is not in a
+    /// collective.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }
