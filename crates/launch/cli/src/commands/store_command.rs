@@ -45,7 +45,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_size)]
     max_value_size: usize,
 
-    /// Maximum number of keys in the store.
+    /// Maximum number of keys and queues in the store.
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     max_keys: usize,
 
@@ -55,10 +55,10 @@ pub(crate) struct StoreArgs {
 
     /// Maximum memory for keys, values and the buffers of all connections.
     ///
-    /// A connection can use at most an eighth of this memory. All connections from one address can
-    /// use a quarter if no agent has joined from there. All clients except agents can use three
-    /// quarters together. The store refuses a peer that exceeds its share; other peers are not
-    /// affected.
+    /// The connection of a client other than an agent can use at most an eighth of this memory. All
+    /// connections from one address can use a quarter if no agent has joined from there. All
+    /// clients except agents can use three quarters together. The store closes the connection of a
+    /// peer that exceeds its share; other peers are not affected.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 

@@ -488,7 +488,7 @@ fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
         };
     };
     tail(path, output.from, lines, 0).unwrap_or_else(|error| OutputTail {
-        error: Some(format!("{}: {error}", path.display())),
+        error: Some(format!("cannot read {}: {error}", path.display())),
         ..OutputTail::default()
     })
 }
