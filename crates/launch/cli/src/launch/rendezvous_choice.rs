@@ -78,6 +78,7 @@ pub(crate) struct RendezvousArgs {
     ///   keep_alive_interval=5     longest time between heartbeats
     ///   keep_alive_max_attempt=3  missed heartbeats after which a node is lost
     ///   store_max_memory=4GiB     memory limit of each store that this agent hosts
+    ///   cas_backoff_max_seconds=0 longest pause after a lost write; 0: chosen automatically
     /// c10d:
     ///   is_host                   `true` if this node hosts the endpoint; by default,
     ///                             its addresses decide

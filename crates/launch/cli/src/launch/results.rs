@@ -17,10 +17,10 @@ pub(crate) struct ReportArgs {
     ///
     /// The verdict names the first failure of the job: node, rank, cause, traceback and the last
     /// lines of stderr. It also lists the failures that followed. rdzv writes the file atomically
-    /// at every end of the run, so a reader always finds a complete file. The keys are in
-    /// docs/report.md. A path that ends in a slash, or is a directory, gets one file for each node,
-    /// named after its host. The directory is created if necessary; `rdzv verdict DIRECTORY` reads
-    /// its .json files.
+    /// when the run ends, also if its agent is killed, so a reader never finds a part of the file.
+    /// The keys are in docs/report.md. A path that ends in a slash, or is a directory, gets one
+    /// file for each node, named after its host. The directory is created if necessary; `rdzv
+    /// verdict DIRECTORY` reads its .json files.
     #[arg(long, value_name = "FILE")]
     report: Option<OsString>,
 

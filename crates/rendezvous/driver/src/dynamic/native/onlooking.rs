@@ -147,7 +147,7 @@ impl Onlooking {
         let (run, silent) = (escape(run), "it is connected but sends nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
         let workers = if missing.is_fenced {
-            "the workers are fenced"
+            "the fence suspends the workers"
         } else {
             "the workers continue"
         };
