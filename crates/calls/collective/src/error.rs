@@ -83,7 +83,7 @@ pub enum CollectiveError {
         elapsed: Duration,
     },
     /// The operating system returned an error.
-    #[error("{what}: {source}")]
+    #[error("cannot {what}: {source}")]
     System {
         /// The attempted action.
         what: String,
