@@ -582,7 +582,7 @@ fn spec_of(settings: &Bound<'_, PyDict>, supervisor: &ProxySupervisor) -> PyResu
     let seconds = |key: &str| {
         let duration = |seconds| {
             Duration::try_from_secs_f64(seconds).map_err(|_| {
-                PyValueError::new_err(format!("{key} is {seconds} s: it must not be negative"))
+                PyValueError::new_err(format!("{key} is {seconds} s: pass a finite number from 0"))
             })
         };
         optional(settings, key)?.map(duration).transpose()
