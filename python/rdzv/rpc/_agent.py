@@ -483,7 +483,7 @@ class RdzvAgent(Agent):
             return to.id
         if isinstance(to, (str, int)) and not isinstance(to, bool):
             if isinstance(to, int) and not 0 <= to < 1 << 32:
-                raise RpcError(f"could not find destination id {to}: ids are ranks, which start at 0", kind="UnknownWorker")
+                raise RpcError(f"could not find destination id {to}: ids are ranks (0 or more)", kind="UnknownWorker")
             return to
         raise ValueError(f"Cannot get WorkerInfo from name {to}")
 
