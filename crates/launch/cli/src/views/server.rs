@@ -1,8 +1,8 @@
 //! The agent's side of views: the job as this agent knows it.
 //!
 //! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job,
-//! every agent sends the changes of its report once a second. The coordinator passes them on to the
-//! agents that have a viewer.
+//! every agent sends the changes of its report once a second, or less often in a job of more than
+//! 800 nodes. The coordinator passes them on to the agents that have a viewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,6 +19,16 @@ use super::job::{Answer, Job, Message, Output, Question, difference, parse};
 
 /// Time between two reports.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// Number of nodes above which an agent without a viewer reports less often.
+///
+/// The coordinator handles this number of reports a second in a job of 800 to 1,440 nodes.
+const FREQUENT_NODES: f64 = 800.0;
+
+/// Maximum of the time between two reports, in periods.
+///
+/// An agent with unchanged reports must not look silent.
+const MOST_PERIODS: f64 = 1.8;
 
 /// Number of periods after which an unchanged report is sent too.
 const UNCHANGED: u32 = 4;
@@ -53,6 +63,11 @@ const LINGER: Duration = Duration::from_millis(50);
 
 /// Default number of lines of output.
 const LINES: usize = 200;
+
+/// Returns the time between two reports of an agent without a viewer.
+fn period(nodes: u32) -> Duration {
+    PERIOD.mul_f64((f64::from(nodes) / FREQUENT_NODES).clamp(1.0, MOST_PERIODS))
+}
 
 /// The job as one agent knows it. Clones share one state.
 #[derive(Debug, Clone)]
@@ -330,7 +345,8 @@ impl JobServer {
             }
             if is_watched && next <= Instant::now() {
                 shared.report(&mut own, viewers > 0, watch > 0);
-                next = Instant::now() + PERIOD;
+                let nodes = shared.node().group_world_size.filter(|_| viewers == 0);
+                next = Instant::now() + period(nodes.unwrap_or(1));
                 if let Some(over) = over {
                     let _ = shared.messages.send("".into());
                     // The connections write what they have before this task continues.
@@ -511,5 +527,18 @@ impl Drop for Viewer {
     fn drop(&mut self) {
         self.0.0.known().viewers -= 1;
         self.0.0.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PERIOD, SILENT_AFTER, UNCHANGED, period};
+
+    #[test]
+    fn many_nodes_report_less_often_and_never_look_silent() {
+        assert_eq!(period(1), PERIOD);
+        assert_eq!(period(800), PERIOD);
+        assert_eq!(period(1200), PERIOD.mul_f64(1.5));
+        assert!(period(10_000) * UNCHANGED < SILENT_AFTER);
     }
 }
