@@ -152,7 +152,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     let trust = match trust {
         Ok(trust) => trust,
         Err(refusal) => {
-            complain(&format!("rdzv store: {refusal}"));
+            complain(&format!("rdzv store: {}", refusal.plain()));
             return Exit::Usage.into();
         }
     };
@@ -293,7 +293,7 @@ impl StatusPage {
         let Some(address) = address else {
             return Ok(None);
         };
-        let address = status_address(address).map_err(|error| Misuse(error.to_string()))?;
+        let address = status_address(address).map_err(|error| Misuse(error.plain().to_owned()))?;
         let listener = Listener::bind(&address.host, address.port, false);
         let listener = listener.map_err(|error| anyhow!("--status-addr {address}: {error}"))?;
         let group = GroupStatus::default();

@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
             serde_json::from_str(&text)
                 .map_err(|error| format!("it is not a report of rdzv run: {error}"))
         });
-        report.map_err(|error| format!("{}: {error}", path.display()))
+        report.map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
     let files: Result<Vec<Vec<PathBuf>>, String> = arguments.files.iter().map(of_path).collect();
     let reports = files.and_then(|files| {
@@ -82,7 +82,8 @@ fn of_path(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.clone()]);
     }
-    let entries = fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let entries =
+        fs::read_dir(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut files: Vec<PathBuf> = files
         .filter(|file| file.extension().is_some_and(|ends| ends == "json"))

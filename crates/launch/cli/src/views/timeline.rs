@@ -58,12 +58,13 @@ fn write(arguments: &TimelineArgs) -> Result<(), ViewError> {
     let mut records = BTreeMap::new();
     for path in &arguments.files {
         let text = fs::read_to_string(path);
-        let text = text.map_err(|error| wrong(path, &error))?;
+        let text = text.map_err(|error| wrong("read", path, &error))?;
         read(path, &text, &mut records)?;
     }
     let (job, offsets) = replay(records)?;
-    let save =
-        |path: &Path, bytes: &[u8]| fs::write(path, bytes).map_err(|error| wrong(path, &error));
+    let save = |path: &Path, bytes: &[u8]| {
+        fs::write(path, bytes).map_err(|error| wrong("write", path, &error))
+    };
     if let Some(path) = &arguments.output {
         save(path, web::page(Some(&job)).as_bytes())?;
     }
@@ -80,8 +81,8 @@ fn write(arguments: &TimelineArgs) -> Result<(), ViewError> {
     Ok(())
 }
 
-fn wrong(path: &Path, error: &impl std::fmt::Display) -> ViewError {
-    ViewError::Selection(format!("{}: {error}", path.display()))
+fn wrong(action: &str, path: &Path, error: &impl std::fmt::Display) -> ViewError {
+    ViewError::Selection(format!("cannot {action} {}: {error}", path.display()))
 }
 
 /// Adds the events of a file to those of its nodes.
@@ -103,7 +104,7 @@ fn read(
         });
         let record = parsed.map_err(|error| {
             let error = format!("line {line} is not an event of rdzv: {}", escape(&error));
-            wrong(path, &error)
+            wrong("read", path, &error)
         })?;
         // Two agents of one host write two files.
         let name = format!("{}/{number}", escape(&record.node));

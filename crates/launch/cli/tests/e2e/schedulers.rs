@@ -162,7 +162,7 @@ fn a_batch_script_can_ask_for_the_true_result() {
     let text = "run slurm-4712.0.0 failed with 0 restarts: first failure: rank 1 on ";
     ended.assert_stdout(text);
     let ended = sbatch(r#""$RDZV" verdict nothing.json"#).expect(2);
-    ended.assert_stderr("rdzv verdict: nothing.json: No such file");
+    ended.assert_stderr("rdzv verdict: cannot read nothing.json: No such file");
 }
 
 #[test]
