@@ -62,7 +62,7 @@ use crate::{
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
-/// Maximum time that the host of the store waits at the end for the other agents.
+/// Maximum time that the host of the store waits at the end for other agents.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Maximum number of searches for a store that was lost before the first round.
