@@ -149,7 +149,7 @@ variables! {
     /// Launcher: exactly `1` enables the watchdog.
     /// Workers may then set timers for themselves.
     TORCHELASTIC_ENABLE_FILE_TIMER;
-    /// URL rendezvous: `1` (default) or another value, without effect.
-    /// rdzv reads it for compatibility; its server has one backend.
+    /// URL rendezvous: any value, without effect.
+    /// rdzv does not read it; its server has one backend.
     USE_LIBUV;
 }

@@ -30,10 +30,13 @@ pub enum Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// One side refuses the other, so another attempt would fail, too.
+    /// One side refuses the other, or the TLS handshake fails.
+    ///
+    /// After a refusal, another attempt would fail, too. A connection that ends during the TLS
+    /// handshake also gives this error.
     #[error("{0}")]
     Refused(String),
-    /// The peer closed the connection, or did not answer in time.
+    /// The peer closed the connection after TLS, or did not answer in time.
     #[error("{0}")]
     Silent(String),
 }

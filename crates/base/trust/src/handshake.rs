@@ -12,8 +12,8 @@
 //!
 //! A proof is the HMAC of both hellos with the token (see [`Token::prove`]). It is therefore valid
 //! only for this connection, this side and this job. A refused peer receives one line of text
-//! instead of the answer. The line begins with [`REFUSAL`]. Programs without this handshake report
-//! that line, because they do not expect it.
+//! instead of the answer, or after the answer if its proof is wrong. The line begins with
+//! [`REFUSAL`]. Programs without this handshake report that line, because they do not expect it.
 
 use crate::token::{HandshakeRole, NONCE_LENGTH, Token};
 

@@ -84,7 +84,7 @@ impl Token {
     }
 
     /// `true` if `shown` is the bearer token.
-    /// The check takes the same time for every wrong text.
+    /// The check takes the same time for every wrong text of 64 hexadecimal digits.
     pub fn is_bearer(&self, shown: &str) -> bool {
         let digits = shown.as_bytes().chunks(2).map(|pair| {
             let pair = str::from_utf8(pair).ok()?;

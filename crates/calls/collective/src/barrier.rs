@@ -26,14 +26,15 @@ impl ProcessGroup {
     /// Blocks until all ranks have called this function, and names missing ranks.
     ///
     /// Rank 0 waits for all other ranks for up to `timeout`. After that, the error names every
-    /// missing rank, with the last operation in which that rank participated.
+    /// missing rank, with the last operation of which rank 0 has received data from that rank.
     ///
     /// The other ranks wait for rank 0 for the longer of `timeout` and the timeout of the group.
     ///
     /// # Errors
     ///
-    /// Rank 0 gets [`CollectiveError::NotReached`]. The other ranks get
-    /// [`CollectiveError::Aborted`] with the first missing rank.
+    /// If ranks are missing, rank 0 gets [`CollectiveError::NotReached`]. The ranks that wait get
+    /// [`CollectiveError::Aborted`] with the first missing rank. If the connection to a rank is
+    /// lost, rank 0 gets [`CollectiveError::Lost`].
     pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<()> {
         let call = self.next_call::<u8>(GroupOperation::MonitoredBarrier, 0);
         let (rank, world_size) = (self.rank(), self.world_size());

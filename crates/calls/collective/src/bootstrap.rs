@@ -43,8 +43,10 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// Address at which the other ranks can reach this host.
     ///
-    /// The default is the address from which this host reaches the store. The default is the
-    /// loopback address if the store has no [connection](Store::connection), or if the store's URL names `localhost` or a loopback address.
+    /// The default is the address from which this host reaches the store. It is the loopback
+    /// address if the store has no [connection](Store::connection), or if its URL names
+    /// `localhost` or a loopback address. A store on this host with another name gives the address
+    /// towards other networks, if there is a route.
     /// [`address_towards`](rdzv_store::address_towards) finds the address towards another host.
     pub address: Option<IpAddr>,
     /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).

@@ -125,7 +125,7 @@ pub trait Element:
 
 /// Boolean in the representation of tensors: one byte, where 0 means false.
 ///
-/// Reductions return 0 or 1; other operations copy the byte.
+/// Reductions of several ranks return 0 or 1; other operations copy the byte.
 ///
 /// ```
 /// use rdzv_collective::Bool;

@@ -20,8 +20,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails, the
+    /// receive has another length or type, or the timeout passes.
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<()> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)
@@ -36,8 +36,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails or calls
-    /// another operation, or the timeout passes.
+    /// [`CollectiveError`](crate::CollectiveError) if an argument is invalid, a rank fails, the
+    /// message has another length or type, or the timeout passes.
     pub fn receive<T: Element>(
         &self,
         values: &mut [T],

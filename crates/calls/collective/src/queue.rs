@@ -40,7 +40,7 @@ type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 /// # Ok::<(), rdzv_collective::CollectiveError>(())
 /// ```
 pub struct GroupQueue {
-    /// Group, while no operation is queued.
+    /// Group, unless the thread has it.
     idle: Option<Box<ProcessGroup>>,
     thread: Option<QueueThread>,
     queued: Arc<Queued>,

@@ -1,9 +1,9 @@
 //! Bytes on the connections between two ranks.
 //!
-//! Each direction of a pair has a separate connection, dialled by the sender. Messages from one
-//! rank to another have two more connections, to a separate listener. All numbers are
-//! little-endian, except the version. The version has the byte order of the sender's memory, like
-//! the values. Ranks of different byte order therefore refuse each other.
+//! Each direction of a pair has a separate connection, dialled by the sender. The messages of a
+//! pair have two more connections, to separate listeners. All numbers are little-endian, except the
+//! version. The version has the byte order of the sender's memory, like the values. Ranks of
+//! different byte order therefore refuse each other.
 //!
 //! ```text
 //!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)

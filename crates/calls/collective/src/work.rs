@@ -62,7 +62,10 @@ pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
 }
 
 impl<R> Work<R> {
-    /// Waits for the operation to finish; the timeout of the operation limits this.
+    /// Waits for the operation to finish.
+    ///
+    /// The timeout of the operation limits this. In a queue, the timeout starts when the earlier
+    /// operations have finished.
     ///
     /// # Errors
     ///

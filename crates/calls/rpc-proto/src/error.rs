@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RpcErrorKind {
-    /// An argument is invalid; no message was sent.
+    /// An argument is invalid.
     InvalidArgument,
     /// This process has no agent.
     NotInitialized,

@@ -13,8 +13,8 @@ use crate::event::Recorder;
 
 /// Rendezvous backend that an agent uses.
 ///
-/// A backend is used from a single thread. The closure that [`RendezvousBackend::interrupter`]
-/// returns is the exception. To add a backend, implement this trait and register a constructor in a
+/// A backend is used from a single thread. Only the closures that its methods return can be called
+/// from other threads. To add a backend, implement this trait and register a constructor in a
 /// [`BackendRegistry`](crate::BackendRegistry).
 pub trait RendezvousBackend: Send {
     /// Returns the name under which the backend is registered.
@@ -44,7 +44,7 @@ pub trait RendezvousBackend: Send {
     /// Sets the observer, which receives all later changes to rounds.
     ///
     /// The agent calls this method once, before its first [`RendezvousBackend::join`]. The backend
-    /// calls the observer from any thread. A backend whose membership never changes never calls it.
+    /// calls the observer from any thread. A backend that cannot detect changes never calls it.
     fn set_observer(&mut self, observer: Observer) {
         let _ = observer;
     }

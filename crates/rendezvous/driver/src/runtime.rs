@@ -99,7 +99,9 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> io::Resu
 }
 
 impl Task {
-    /// Waits until the task has ended. Returns `false` if it panicked.
+    /// Waits until the task has ended.
+    ///
+    /// Returns `false` if it panicked or was cancelled.
     pub(crate) fn join(self) -> bool {
         self.ended.into_inner().recv().is_ok()
     }

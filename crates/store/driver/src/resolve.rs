@@ -1,6 +1,7 @@
 //! Name resolution.
 //!
-//! A lookup cannot be interrupted. It lasts until the name server answers.
+//! The system's lookup cannot be interrupted: it lasts until the name server answers or the system
+//! stops waiting. It therefore runs on a separate thread.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -20,8 +21,8 @@ use crate::interrupt;
 ///
 /// # Errors
 ///
-/// Returns the system's error, or [`io::ErrorKind::TimedOut`] if the lookup takes longer than
-/// `within`.
+/// Returns the system's error, [`io::ErrorKind::TimedOut`] if the lookup takes longer than
+/// `within`, or [`io::ErrorKind::Interrupted`] if the calling thread was interrupted.
 pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
     let host = bare_host(host);
     if let Ok(address) = host.parse::<IpAddr>() {

@@ -17,8 +17,8 @@
 //! followed by 0x01 (`Cancelled`).
 //!
 //! The protocol has neither request ids nor error replies. Therefore, a connection on which
-//! anything went wrong cannot be used again: its later bytes would be ambiguous. Only a wait that
-//! timed out and was cancelled properly leaves the connection usable.
+//! anything went wrong cannot be used again: its later bytes would be ambiguous. Only a wait whose
+//! cancellation the server has answered leaves the connection usable.
 //!
 //! The server's release and the client's cancellation may cross. In this case, the client receives
 //! both answers. The keys existed, so the operation continues, whereas PyTorch reports a timeout.

@@ -1,9 +1,9 @@
 //! Keys and queues: the data of a store, and the memory that they occupy.
 //!
 //! Keys and queues are two name spaces, so a key and a queue may have the same name. Small values
-//! are kept in the map and are copied in and out. Large values are shared, so that neither storing
-//! nor answering copies them. Each key counts for the owner that stored its value last (see
-//! [`meter`](super::meter)).
+//! are kept in the map and are copied in and out. Large values are shared, so that an answer does
+//! not copy them. Storing copies a large value only if its whole request was read in one piece.
+//! Each key counts for the owner that stored its value last (see [`meter`](super::meter)).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

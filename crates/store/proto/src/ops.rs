@@ -38,7 +38,7 @@ pub struct Operations {
 pub struct Promise(Box<[u8]>);
 
 impl Operations {
-    /// Creates an empty store that counts its large values with `meter`.
+    /// Creates an empty store that counts everything with `meter`.
     pub fn new(meter: Meter) -> Self {
         Self {
             keyspace: Keyspace::new(meter),

@@ -155,9 +155,8 @@ impl PointToPoint {
     /// # Errors
     ///
     /// [`CollectiveError::Argument`] if the rank does not exist or is this one,
-    /// [`CollectiveError::Broken`] or [`CollectiveError::Interrupted`] if the group is broken,
-    /// [`CollectiveError::System`] if the system cannot start a thread. The work reports other
-    /// errors.
+    /// [`CollectiveError::Broken`] if the group is broken, [`CollectiveError::System`] if the
+    /// system cannot start a thread. The work reports other errors.
     pub fn send<B: SendBuffer>(&self, buffer: B, to: u32, tag: u32) -> Result<Work<B>> {
         self.check_other("send to", to)?;
         let (element, length) = (buffer.element(), buffer.bytes().len());

@@ -11,7 +11,7 @@ use crate::work::Completer;
 
 /// Values to send: a `Vec` of elements, or memory that another type owns.
 ///
-/// The operation owns the buffer until it has finished, and then returns the buffer.
+/// The operation owns the buffer until it has finished. If it succeeds, it returns the buffer.
 pub trait SendBuffer: Send + 'static {
     /// Returns the type of the values.
     fn element(&self) -> ElementType;

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `spread.rs` | from one rank to all: trees, scatter; all to all: dissemination |
 //! | `gather.rs` | from all ranks to one or to all: direct, Bruck, ring; all-to-all |
-//! | `reduce.rs` | combinations: recursive doubling, rings, a tree to one rank |
+//! | `reduce.rs` | combinations: recursive doubling, rings, a ring and a gather to one rank |
 //! | `parts.rs` | elements of a part |
 //!
 //! **INV-C1**: if one rank sends a message in step `n`, the other rank receives the message in step

@@ -124,8 +124,8 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// [`JoinRefusal`] if the group has ended, if the id or the name is taken (in this order), or
-    /// if the device maps do not fit together. On error, the record is unchanged.
+    /// [`JoinRefusal`] if the group has ended, if the id or the name is taken, or if the device
+    /// maps do not fit together. On error, the record is unchanged.
     pub fn join(&self, newcomer: &Member) -> Result<Self, JoinRefusal> {
         if self.over {
             return Err(JoinRefusal::Over);

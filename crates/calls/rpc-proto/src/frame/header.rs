@@ -22,7 +22,7 @@ pub enum FrameKind {
     Error = 4,
     /// The caller no longer needs the result.
     Cancel = 5,
-    /// The receiver may have more calls and bytes in flight.
+    /// Reserved: no worker sends this kind.
     Credit = 6,
     /// Test whether the peer can read the sender's memory.
     Ping = 7,

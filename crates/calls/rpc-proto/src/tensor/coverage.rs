@@ -22,7 +22,9 @@ pub struct Coverage {
     pub start: usize,
     /// Length of a block in bytes; at least the size of an element.
     pub block: usize,
-    /// Repeats of the block, the widest step first. Empty if there are no gaps.
+    /// Repeats of the block, the slowest first.
+    ///
+    /// From [`of`](Self::of): the widest step first; empty if there are no gaps.
     pub repeats: Vec<Repeat>,
 }
 

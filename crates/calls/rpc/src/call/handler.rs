@@ -143,7 +143,7 @@ pub struct KeptHere<F>(F);
 /// Marks a function that blocks or computes.
 ///
 /// Each call runs on a separate thread. If `num_worker_threads` calls are running, the next call
-/// waits for a thread.
+/// waits for a thread, unless a running function of the same trace waits for a call.
 pub fn blocking<F>(function: F) -> Blocking<F> {
     Blocking(function)
 }

@@ -134,8 +134,8 @@ impl Tensor {
     /// # Errors
     ///
     /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is not
-    /// on the CPU, has elements of an unsupported type, or has negative strides. In this case the
-    /// tensor is returned to the library.
+    /// in host memory, has elements of an unsupported type, or has negative strides. In this case
+    /// the tensor is returned to the library.
     ///
     /// # Safety
     ///

@@ -210,7 +210,8 @@ impl<T: Send + 'static> RpcFuture<T> {
     /// Cancels the call, and notifies the function.
     ///
     /// The call ends with [`RpcErrorKind::Cancelled`] unless its result has arrived. The function
-    /// receives the notification through its [`Cancellation`](crate::Cancellation).
+    /// receives the notification through its [`Cancellation`](crate::Cancellation). A future that
+    /// [`then`](Self::then) or [`collect`](Self::collect) returned ends alone: its calls continue.
     pub fn cancel(&self) {
         match &self.state {
             State::Call(call) => {

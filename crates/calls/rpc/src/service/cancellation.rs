@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 /// Flag that is set once the result of a function is no longer needed.
 ///
 /// The flag is set when the caller cancels the call, reaches its deadline or is lost, or when the
-/// agent stops.
+/// agent stops. For a function that [`RpcAgent::remote`](crate::RpcAgent::remote) calls, only the
+/// timeout of that call sets the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Cancellation(Arc<Inner>);
 

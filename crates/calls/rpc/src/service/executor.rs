@@ -1,7 +1,8 @@
 //! Threads that run the functions of an agent.
 //!
-//! Async functions run on one thread of a tokio runtime. Blocking functions run on threads of its
-//! blocking pool: up to a maximum number run at the same time, and the others wait in order.
+//! Async functions that have to wait run on one thread of a tokio runtime. Blocking functions run
+//! on threads of its blocking pool: up to a maximum number run at the same time, and the others
+//! wait in order.
 //!
 //! A call that belongs to the same trace as a blocking function that waits for a call is *nested*:
 //! the function may wait for it. Nested functions therefore need no permit, and run on further

@@ -8,7 +8,7 @@ use rdzv_core::time::Mono;
 
 use crate::voter::VoterId;
 
-/// Additional campaign delay per voter index.
+/// Additional campaign delay for each voter that campaigns earlier.
 ///
 /// On an overloaded machine, the previous member may notice the loss of the leader late. Or another
 /// member has refused its vote, and the previous member has to ask again.

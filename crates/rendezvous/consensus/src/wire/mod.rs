@@ -7,7 +7,7 @@
 //! | 0x40 | [`ControlFrame::Hello`] | see below |
 //! | 0x41 | [`ControlFrame::Invite`] | cluster `u128`, epoch `u64`, voter index `u8`, voters |
 //! | 0x42 | message | one message of Raft; see `message.rs` |
-//! | 0x43 | part of a snapshot | term, index, term of the index, offset, bytes |
+//! | 0x43 | part of a snapshot | index, term of the index, offset, bytes |
 //! | 0x44 | [`ControlFrame::WhoCoordinates`] | nothing |
 //! | 0x45 | [`ControlFrame::Elsewhere`] | cluster `u128`, epoch `u64`, term `u64`, address |
 //! | 0x46 | [`ControlFrame::Leave`] | nothing |

@@ -83,8 +83,7 @@ pub(super) enum Medium {
 impl Options {
     /// Returns the options for a new connection, `elapsed` after the join began.
     ///
-    /// The join has taken `elapsed` until now. The search for a coordinator has the rest of its
-    /// time limit.
+    /// The search for a coordinator has the rest of its time limit, but at least 1 s.
     pub(super) fn after(self: &Arc<Self>, elapsed: Duration) -> Arc<Self> {
         if elapsed.is_zero() {
             return Arc::clone(self);

@@ -80,7 +80,8 @@ struct Closed {
 impl Client {
     /// Creates a client without connecting.
     ///
-    /// Resolves the host name, but only for use in messages.
+    /// Resolves the host name, but only for messages and for [`Client::local_address`]. A name that
+    /// does not resolve is no error here.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
         let mut config = Agent::config_builder()
             .proxy(None)
@@ -139,7 +140,7 @@ impl Client {
         &self.endpoint
     }
 
-    /// Returns the local address of the connection to the server.
+    /// Returns the local address from which this machine reaches the server.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         let addresses = self.addresses.iter();
         addresses
@@ -147,7 +148,7 @@ impl Client {
             .find_map(|address| local_address(address).ok())
     }
 
-    /// Calls `attempt` until it returns an answer, or the time limit has passed.
+    /// Calls `attempt` until it returns an answer or a final cause, or time is up.
     ///
     /// The `bool` is `true` if the server may have executed an earlier attempt whose answer was
     /// lost.

@@ -54,7 +54,7 @@ impl EtcdState {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if the name cannot be resolved, or a certificate cannot be read.
+    /// [`RendezvousError`] if a certificate cannot be read, or no thread can be started.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let layout = Layout::new(&options.prefix, run_id);

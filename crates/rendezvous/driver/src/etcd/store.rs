@@ -56,7 +56,7 @@ impl EtcdStore {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if the name cannot be resolved, or a certificate cannot be read.
+    /// [`RendezvousError`] if a certificate cannot be read, or no thread can be started.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let leases = Leases::new(client.clone(), options.lease_time_to_live)?;

@@ -38,10 +38,10 @@ use node_watch::{Ending, NodeWatch};
 /// Default time to wait for the other nodes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Time that the host waits at the end, so that others read their last key.
+/// Maximum time that the host waits at the end for readers of the last keys.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Time that the host waits after a failed run, so that others read the notice.
+/// Maximum time that the host waits after a failure for readers of the notice.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// [`Observer`] that two threads share.

@@ -29,8 +29,9 @@ pub trait UrlHandler: Send + Sync {
     ///
     /// This method is for groups that find their members themselves.
     ///
-    /// The query must contain `rank`. `world_size` is optional, and specifies the final number of
-    /// workers.
+    /// The rank is that in the query, or for `env://` that in `RANK`. `world_size` is optional, and
+    /// specifies the final number of workers. The handler of `rdzv://` waits for all workers, as
+    /// its [`UrlHandler::join`] does.
     ///
     /// # Errors
     ///

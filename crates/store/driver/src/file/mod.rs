@@ -11,7 +11,8 @@
 //! * A wait for the lock ends when the timeout expires, with an error that names the lock.
 //! * The last store object removes the file while it holds the lock. Processes that were waiting
 //!   for the lock then continue with a new file.
-//! * `append`, `multi_set` and `multi_get` are atomic.
+//! * `append`, `multi_set` and `multi_get` are atomic, unless a `multi_set` fails or its process
+//!   dies before it has written all records.
 //! * A missing directory, or a file that is not a store, is reported as an error immediately. The
 //!   file is not changed.
 
@@ -83,12 +84,13 @@ impl FileStore {
     /// Opens the store at `path` and creates the file if it does not exist.
     ///
     /// The directory must exist. If `world_size` is `Some`, the file is removed once no object has
-    /// it open and at least that many objects have been closed. If `world_size` is `None`, the file
-    /// is never removed. The timeout is 300 s; [`Store::set_timeout`] changes it.
+    /// it open and at least that many objects have been closed. If `world_size` is `None`, this
+    /// object never removes the file. The timeout is 300 s; [`Store::set_timeout`] changes it.
     ///
     /// # Errors
     ///
-    /// [`StoreError::File`] if the file cannot be opened or created.
+    /// [`StoreError::File`] if the file cannot be opened or created, and [`StoreError::Corrupt`] if
+    /// it is not the file of a store.
     pub fn open(path: impl AsRef<Path>, world_size: Option<u32>) -> Result<Self, StoreError> {
         Self::open_with(path.as_ref(), world_size, DEFAULT_TIMEOUT)
     }
@@ -368,7 +370,9 @@ impl Store for FileStore {
         })
     }
 
-    /// Sets all values atomically: no reader sees only some of them.
+    /// Sets all values under one lock, so that no reader sees only some of them.
+    ///
+    /// If a write fails or the process dies, the values written until then remain.
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
         self.write(|file, seen| {
             pairs

@@ -120,7 +120,7 @@ impl Silence<'_> {
     }
 
     /// Handles a peer that has not answered yet.
-    /// The error names the kind of peer, if it could be determined.
+    /// Returns an error that names the kind of peer, if an HTTP request reveals it.
     fn act(&mut self, connected: Instant, address: SocketAddr) -> Result<(), Reason> {
         if !self.asked && connected.elapsed() >= ASK_IN_HTTP {
             self.asked = true;

@@ -38,7 +38,7 @@ pub(super) struct Connection {
     pub(super) held: Vec<u8>,
     /// `true` if the server does not read from the connection.
     ///
-    /// The reason is the size of its unsent replies or of its held input.
+    /// The connection has too many unsent replies, or input held for its next turn.
     pub(super) paused: bool,
     /// `true` if the connection is queued for its next turn.
     pub(super) queued: bool,
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Returns the memory held for this connection, without large values.
+    /// Returns the memory held for this connection, without complete large values.
     #[inline]
     pub(super) fn memory(&self) -> usize {
         let unfinished = self.unfinished.as_ref().map_or(0, Unfinished::memory);

@@ -19,7 +19,7 @@ use super::{CloseReason, ServerMachine};
 /// Minimum time that a new connection has for its first request.
 const FIRST_REQUEST: Duration = Duration::from_millis(200);
 
-/// Number of new entries after which the queue drops outdated entries.
+/// Minimum number of new entries after which the queue drops outdated entries.
 const QUEUE_STEP: usize = 1024;
 
 /// Connections that may be closed for lack of descriptors, and the shortage.

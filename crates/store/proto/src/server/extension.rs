@@ -31,12 +31,14 @@ pub trait Extension: fmt::Debug + Send {
 
     /// Returns the nonce by which a client detects the extension, and the answer.
     ///
-    /// The server echoes every other nonce. Without the extension, it echoes this nonce, too.
+    /// The server echoes every other nonce except the one that detects an rdzv server
+    /// ([`NATIVE_PROBE`](crate::wire::request::NATIVE_PROBE)). Without the extension, it echoes
+    /// this nonce, too.
     fn probe(&self) -> (u32, u32);
 
     /// `true` if the server must show the extension requests for its keys now.
     ///
-    /// The server calls this after each other call.
+    /// The server calls this after each call that may change the extension.
     fn watches(&self) -> bool;
 
     /// Handles a request of the extension.

@@ -4,9 +4,9 @@
 //! request in steps, and the connection waits for its next turn between two steps. The replies of
 //! `MULTI_GET` are created as the peer reads them.
 //!
-//! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees a partial
-//! effect. While an extension watches its keys, every request about several keys is executed in
-//! steps.
+//! A `CHECK`, `WAIT` or `MULTI_SET` of at most [`WHOLE`] keys is executed as a whole, so no other
+//! request sees a partial effect. `MULTI_GET` and `LIST_KEYS` may be split at any number of keys.
+//! While an extension watches its keys, every request with a list of keys is executed in steps.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;
@@ -15,7 +15,7 @@ use crate::wire::fields::{KeyList, PairList};
 use crate::wire::reply::{self, CheckReply, STOP_WAITING};
 use rdzv_core::ident::ConnId;
 
-/// Maximum number of keys of a request that is not split into steps.
+/// Maximum number of keys of a `CHECK`, `WAIT` or `MULTI_SET` without steps.
 pub(super) const WHOLE: usize = 512;
 
 /// Work for one key: finding it in the map.

@@ -95,9 +95,9 @@ pub enum Input<'a> {
     /// Every connection that was ready at [`Output::Yield`] has been served.
     Turn,
     /// The driver is about to purge.
-    /// Until the next [`Input::Purge`], requests are executed regardless of the number of unsent
-    /// replies. Therefore, every request that was sent before the purge is executed before the
-    /// purge.
+    /// Until the next [`Input::Purge`], the server pauses no connection, so every request that was
+    /// sent before the purge is executed before the purge. If the unsent replies without large
+    /// values exceed [`Limits::max_unsent_bytes`], the server closes the connection instead.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
     Purge(&'a [&'a [u8]]),

@@ -36,7 +36,7 @@ const LEAST_BYTES: usize = 64 << 10;
 const LEAST_KEYS: usize = 1024;
 const LEAST_CONNECTIONS: usize = 64;
 
-/// Number of new addresses after which unused addresses are removed.
+/// Minimum number of new addresses after which unused addresses are removed.
 const ADDRESSES_STEP: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! Assembling a request that arrives in pieces.
 //!
 //! The work per request is linear in its size, regardless of the sizes of the pieces. The memory
-//! held is the received bytes plus at most as much again (see `Arriving::space`). A large value is
-//! collected in its own buffer, and a driver may even read directly into that buffer.
+//! held is the received bytes plus at most as much again, or 64 KiB if that is more (see
+//! `Arriving::space`). A large value is collected in its own buffer, and a driver may even read
+//! directly into that buffer.
 
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
@@ -115,8 +116,8 @@ impl Assembler {
     }
 
     /// Returns the buffer into which a driver may read a large body directly.
-    /// Its capacity is never much larger than the missing part. Call [`Assembler::overshoot`] and
-    /// then [`Assembler::feed`] afterwards.
+    /// Its spare capacity is never much larger than the missing part. Call
+    /// [`Assembler::overshoot`] and then [`Assembler::feed`] afterwards.
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         self.body.as_mut().map(Arriving::space)
     }

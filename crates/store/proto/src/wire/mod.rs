@@ -41,7 +41,7 @@ use thiserror::Error;
 
 /// Minimum size of a body that gets its own buffer, in bytes.
 /// That buffer becomes the stored value or the answer without a copy. Smaller bodies share one
-/// buffer.
+/// buffer, and so does a large body whose whole request was read in one piece.
 pub const LARGE_BODY: usize = 16 << 10;
 
 /// Minimum growth of a buffer, in bytes.

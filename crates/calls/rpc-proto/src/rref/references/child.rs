@@ -10,6 +10,8 @@ use crate::rref::message::Control;
 use rdzv_core::time::{Mono, Now};
 
 /// Maximum time between two questions about a fork; the time doubles up to it.
+///
+/// If [`Settings::ask_after`](crate::rref::io::Settings::ask_after) is longer, it is the maximum.
 const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
 
 /// Minimum time between two questions about a fork.

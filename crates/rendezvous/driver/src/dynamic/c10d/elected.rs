@@ -93,7 +93,8 @@ fn join_open_group(
 
 /// Joins a group through contact points, after the endpoint's machine was lost.
 ///
-/// `None` if there are no contact points, or if a store answers at the endpoint.
+/// `None` if there are no contact points, if the endpoint is on this machine, if agents cannot
+/// become voters, or if a store answers at the endpoint.
 pub(super) fn find_elsewhere(
     site: Site<'_>,
     is_host: Option<bool>,

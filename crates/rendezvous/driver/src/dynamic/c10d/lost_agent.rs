@@ -16,7 +16,7 @@ use crate::dynamic::node;
 use crate::dynamic::options::{Medium, Options};
 use crate::{RendezvousError, RendezvousParameters};
 
-/// Time limit to connect to the store, and for each answer.
+/// Time limit to connect to the store. An answer may take longer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 impl C10dRendezvous {

@@ -23,8 +23,8 @@
 //!   Default: up to 5.
 //! * `node_timeout` (3 s): time for which a machine may be silent, according to its kernel; see
 //!   [`rdzv_rendezvous_proto::silence`].
-//! * `fence` (`auto`): `auto` or `off`. With `auto`, a node without a majority of three voters
-//!   suspends its workers.
+//! * `fence` (`auto`): `auto` or `off`. With `auto` and three or more voters, a node suspends its
+//!   workers while no majority of the voters confirms its lease.
 //! * `fence_kill` (60 s): time after which suspended workers are killed.
 //! * `recover` (`false`): `true` if this node may replace a store that may still be running.
 //!
@@ -62,7 +62,7 @@ use crate::{
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
-/// Time for which the host of the store waits at the end for the other agents.
+/// Maximum time that the host of the store waits at the end for other agents.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Maximum number of searches for a store that was lost before the first round.

@@ -105,7 +105,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if no thread can be started.
+    /// [`RendezvousError`] if the state cannot be watched, or no thread can be started.
     pub fn start(
         shared: Box<dyn SharedState>,
         options: DriverOptions,

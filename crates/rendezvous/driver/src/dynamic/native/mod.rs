@@ -137,7 +137,8 @@ impl Native {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if the peer refuses this agent, or no thread can be started.
+    /// [`RendezvousError`] if the peer cannot be reached or refuses this agent, or no thread can be
+    /// started.
     pub fn connect(options: NativeOptions, within: Duration) -> Result<Met, RendezvousError> {
         let NativeOptions {
             store,

@@ -160,7 +160,7 @@ impl Search {
     ///
     /// # Errors
     ///
-    /// Returns the answers of all endpoints if none of them is the coordinator.
+    /// Returns the answers of the endpoints if none of them is the coordinator.
     pub fn find(
         &mut self,
         credentials: &Credentials,

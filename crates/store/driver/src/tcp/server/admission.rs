@@ -25,7 +25,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 pub enum TorchClients {
     /// No client.
     Deny,
-    /// Clients on loopback, or at addresses from which the token was proven.
+    /// Clients on loopback, or at addresses from which membership was proven.
     /// Such an address belongs to a process of the job. A server with an
     /// [extension](super::ServerOptions::extension) admits none of these clients, unless the server
     /// is a [workers' store](Admission::agent_prefix).
@@ -45,7 +45,7 @@ pub struct Admission {
     pub torch_clients: TorchClients,
     /// Prefix of the keys for agents, in a store that workers also use.
     /// The prefix is the one on the wire. Clients without proof can neither read nor change those
-    /// keys, and cannot send extension requests.
+    /// keys, and cannot send extension requests. [`TorchClients::Any`] lifts this restriction.
     pub agent_prefix: Option<Vec<u8>>,
 }
 
@@ -77,13 +77,13 @@ pub(super) enum Step {
     Refuse(String),
 }
 
-/// Admission rule, and the addresses from which the token was proven.
+/// Admission rule, and the addresses from which membership was proven.
 #[derive(Debug)]
 pub(super) struct Gate {
     admission: Admission,
     /// `true` if agents use this store and workers do not.
     is_for_agents: bool,
-    /// Addresses of peers that have proven the token.
+    /// Addresses of peers that have proven that they belong to the job.
     known: BTreeSet<IpAddr>,
 }
 

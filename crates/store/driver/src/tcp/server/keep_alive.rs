@@ -42,7 +42,7 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// Returns the settings for agents: 15 s, the same as the heartbeat timeout.
+    /// Returns the settings for agents: a lost host is detected after 15 s.
     /// Data for an agent may remain unacknowledged for `silence`, if specified.
     pub(super) fn of_agent(silence: Option<Duration>) -> Self {
         Self {

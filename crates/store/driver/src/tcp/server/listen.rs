@@ -47,7 +47,8 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
 }
 
 /// Binds a separate socket for IPv4, instead of one that accepts both families.
-/// With such a socket the kernel spends about 3 % more on every request of an IPv4 peer.
+/// With a socket for both families, the kernel spends about 3 % more on every request of an IPv4
+/// peer.
 fn everywhere(port: u16) -> io::Result<Vec<TcpListener>> {
     let mut attempts = 0;
     loop {

@@ -57,12 +57,13 @@ pub struct ServerOptions {
     /// Handler for requests that are not store requests.
     pub extension: Option<Box<dyn Extension>>,
     /// Times after which the server drops the connection to a silent peer.
-    /// The connection to an agent is dropped after 15 s.
+    /// The connection to an agent is dropped after 15 s, unless the extension sets another time.
     pub keep_alive: KeepAlive,
 }
 
 /// A running c10d store server.
-/// Dropping it stops the server immediately and without an error. The stored data is lost.
+/// Dropping it stops the server without an error, and the stored data is lost. The server stops
+/// immediately, or when its extension lets it end.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
@@ -102,6 +103,7 @@ enum Command {
     /// An extension may record its state first.
     Ping(mpsc::Sender<()>),
     /// Stop accepting, and exit when all clients have left or time is up.
+    /// After that time, the server still waits until the extension lets it end.
     Shutdown { linger: Duration },
 }
 
@@ -220,8 +222,8 @@ impl TcpStoreServer {
     }
 
     /// Stops accepting connections, and stops once all clients have left.
-    /// The server stops after `linger` at the latest. Replies that were already written are not
-    /// lost.
+    /// The server stops after `linger` at the latest, or later if its extension does not let it end
+    /// ([`Extension::has_ended`]). Replies that were already written are not lost.
     pub fn shutdown(mut self, linger: Duration) {
         self.end(linger);
     }

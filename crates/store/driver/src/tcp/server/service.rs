@@ -70,7 +70,7 @@ const SCRATCH_BYTES: usize = 32 << 10;
 const MOST_ITERATIONS: usize = 16;
 
 /// Time before accepting resumes after a lack of descriptors.
-/// A freed descriptor resumes it earlier.
+/// The end of a connection of this server resumes it earlier.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub(super) struct Service {
     traffic: ServerTraffic,
     notices: Notices,
     /// Time at which the server ends even with connected clients.
-    /// A shutdown sets it.
+    /// A shutdown sets it. The server ends later if the extension does not let it end.
     end: Option<Instant>,
     /// A descriptor that shuts the server down when readable, with the linger time.
     end_when: Option<(OwnedFd, Duration)>,

@@ -3,7 +3,7 @@
 //! ```text
 //!   0 ───────────────── all clients ────────── agents ──── the process ── limit
 //!                                            │            │
-//!     beyond it, connections that wait for nothing        beyond it, no client is accepted
+//!     beyond it, connections without a request            beyond it, no client is accepted
 //!     make room, and only agents are accepted             until another one makes room
 //! ```
 //!

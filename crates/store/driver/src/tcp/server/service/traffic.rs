@@ -25,19 +25,20 @@ use crate::tcp::server::keep_alive::KeepAlive;
 /// Number of connections accepted in one iteration before others are served.
 const ACCEPT_BATCH: usize = 256;
 
-/// Number of parts sent with one system call.
+/// Maximum number of parts sent with one system call.
 const SEND_PARTS: usize = 64;
 
 /// Number of bytes read into a large value, or sent, with one system call.
 /// The kernel can hold megabytes for one connection, and copying those takes a millisecond.
 const COPY_BYTES: usize = 256 << 10;
 
-/// Number of bytes read from one connection during a purge.
+/// Number of bytes after which a purge stops reading from a connection.
 /// A purge makes sure that nothing is left unread. Only a client that keeps sending has more, and a
 /// purge does not concern such a client.
 const PURGE_READ_BYTES: usize = 16 << 20;
 
-/// Connections accepted at a purge; the kernel queues a few thousand at most.
+/// Maximum number of connections accepted from each socket at a purge.
+/// The kernel queues a few thousand at most.
 const PURGE_ACCEPT: usize = 16 << 10;
 
 /// Number of addresses in a log line about descriptors.
@@ -63,7 +64,7 @@ impl Service {
         }
     }
 
-    /// Closes connections that wait for nothing, if descriptors are scarce.
+    /// Closes connections without a request, if descriptors are scarce.
     /// All data of this iteration has been read by now.
     pub(super) fn make_room(&mut self) {
         let Some(beyond) = self.descriptors.take_beyond() else {
