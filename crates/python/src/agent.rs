@@ -180,6 +180,7 @@ impl RendezvousBackend for ProxyRendezvous {
             rank: GroupRank(rank),
             world_size,
             assignment: Some(Assignment::from(ranks)),
+            replaced: Vec::new(),
             master_addr,
             master_port,
             server: None,

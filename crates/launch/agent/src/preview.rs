@@ -42,6 +42,7 @@ pub fn preview(
         number: 0,
         group_rank,
         group_world_size: nodes,
+        replaced: Vec::new(),
         master,
         losses_known_within: Duration::ZERO,
         answers_barrier: false,

@@ -254,6 +254,10 @@ pub struct RendezvousInfo {
     ///
     /// If `None`, the agents exchange the ranks through the store.
     pub assignment: Option<Assignment>,
+    /// Ranks of workers whose node was not in the last round.
+    ///
+    /// Empty in the first round, and if the backend does not know them.
+    pub replaced: Vec<u32>,
     /// Host of the store that the workers use.
     pub master_addr: String,
     /// Port of the store that the workers use.

@@ -1,4 +1,4 @@
-//! Ranks of the nodes of a round, in the order of the node descriptors.
+//! Ranks of the nodes of a round.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,65 @@ use super::NodeDesc;
 pub fn assign(participants: &mut BTreeMap<NodeDesc, u32>) {
     for (rank, of_node) in (0..).zip(participants.values_mut()) {
         *of_node = rank;
+    }
+}
+
+/// A node's rank in a round, and its agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// The rank.
+    pub rank: u32,
+    /// Instance of the agent; 0 if it is unknown.
+    pub instance: u64,
+    /// Role of the agent's workers.
+    pub role: String,
+    /// Number of the agent's workers; 0 if it is unknown.
+    pub local_world_size: u32,
+}
+
+/// Assigns ranks so that the nodes of the last round keep theirs.
+///
+/// `seats` describes all participants; `last` describes the last round, which had `size` nodes. A
+/// vacated rank goes to a new node with the same role and number of workers, if there is one. If
+/// the size of the round or of a node has changed, the nodes of the last round come first, in the
+/// order of their old ranks.
+pub fn keep(
+    participants: &mut BTreeMap<NodeDesc, u32>,
+    seats: &BTreeMap<NodeDesc, Seat>,
+    (last, size): (&BTreeMap<NodeDesc, Seat>, u32),
+) {
+    let mut taken: BTreeMap<u32, &NodeDesc> = BTreeMap::new();
+    let (mut new, mut is_resized) = (Vec::new(), seats.len() != size as usize);
+    for (node, seat) in seats {
+        let old = last.get(node).filter(|old| old.rank < size);
+        match old.filter(|old| !taken.contains_key(&old.rank)) {
+            Some(old) => {
+                is_resized |= old.local_world_size != seat.local_world_size;
+                taken.insert(old.rank, node);
+            }
+            None => new.push(node),
+        }
+    }
+    if is_resized {
+        let order: Vec<_> = taken.into_values().chain(new).collect();
+        taken = (0..).zip(order).collect();
+    } else {
+        let workers = |seat: &Seat| (seat.role.clone(), seat.local_world_size);
+        let left = last.values().map(|seat| (seat.rank, workers(seat)));
+        for (rank, left) in left.collect::<BTreeMap<_, _>>() {
+            let mut like = new.iter();
+            if !taken.contains_key(&rank)
+                && rank < size
+                && let Some(at) = like.position(|node| workers(&seats[*node]) == left)
+            {
+                taken.insert(rank, new.remove(at));
+            }
+        }
+        let free: Vec<u32> = (0..size).filter(|rank| !taken.contains_key(rank)).collect();
+        taken.extend(free.into_iter().zip(new));
+    }
+    for (rank, node) in taken {
+        participants.insert(node.clone(), rank);
     }
 }
 

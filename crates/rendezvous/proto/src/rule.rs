@@ -55,6 +55,12 @@ pub enum Rule {
     LostMayHaveKnown,
     /// Members leave a group that can never decide again.
     LostGroupsAreLeft,
+    /// In a round of the same size, nodes keep their ranks.
+    RanksStick,
+    /// A spare joins when the round is no longer full.
+    SparesStepIn,
+    /// A spare makes room for a node of the last round.
+    SparesMakeRoom,
     /// The only voter announces nothing unrecorded, even while it ends.
     LastVoterRecords,
 }

@@ -60,6 +60,8 @@ pub struct Settings {
     /// With a fence, an agent suspends its workers after [`Self::node_timeout`] without a message
     /// from a coordinator that has a majority.
     pub fence: FencePolicy,
+    /// `true` if each round sorts its nodes; otherwise nodes keep their ranks.
+    pub sorts_ranks: bool,
 }
 
 /// Settings for one node. A run has them before its first agent has joined.
@@ -85,6 +87,7 @@ impl Settings {
             cas_backoff_max: Duration::ZERO,
             node_timeout: silence::NODE_TIMEOUT,
             fence: FencePolicy::Unsaid,
+            sorts_ranks: false,
         }
     }
 

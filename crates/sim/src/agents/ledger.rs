@@ -71,6 +71,7 @@ impl Ledger {
                 rank,
                 world_size,
                 assignment,
+                ..
             } => {
                 if self.closed && !self.is_forgotten {
                     return broken(format!("INV-R4: {node} is let into a closed run"));

@@ -32,7 +32,9 @@ pub fn variables(
     };
     let nccl = spec.nccl_error_handling.as_deref().unwrap_or("1");
     let (identity, stop) = (&spec.identity, &spec.stop);
-    let values: [(&'static str, &dyn Display); 18] = [
+    let replaced: Vec<String> = round.replaced.iter().map(u32::to_string).collect();
+    let replaced = replaced.join(",");
+    let values: [(&'static str, &dyn Display); 19] = [
         (env::LOCAL_RANK, &shown_local_rank),
         (env::RANK, &ranks.rank),
         (env::GROUP_RANK, &round.group_rank),
@@ -51,6 +53,7 @@ pub fn variables(
         (env::TORCHELASTIC_SIGNALS_TO_HANDLE, &stop.signals_text),
         (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, &nccl),
         (env::RDZV_ROUND, &round.number),
+        (env::RDZV_REPLACED, &replaced),
     ];
     let mut variables = Vec::from(values.map(|(name, value)| (name, value.to_string())));
     if let Some(devices) = virtual_rank {
@@ -201,6 +204,7 @@ mod tests {
             number: 4,
             group_rank: GroupRank(1),
             group_world_size: 2,
+            replaced: vec![1, 2],
             master: Master {
                 addr: "10.0.0.1".into(),
                 port: 29500,
@@ -242,6 +246,7 @@ mod tests {
                 "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT",
                 "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
                 "RDZV_ROUND=4",
+                "RDZV_REPLACED=1,2",
             ]
         );
     }
@@ -255,7 +260,7 @@ mod tests {
             };
             let all = variables(&spec(Some(list)), 1)?;
             assert_eq!(all[0], "LOCAL_RANK=0");
-            Ok::<_, String>(all[18..].join(" "))
+            Ok::<_, String>(all[19..].join(" "))
         };
         assert_eq!(
             devices(None, Some("4, 5")).unwrap(),

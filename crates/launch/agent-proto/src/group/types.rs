@@ -26,6 +26,8 @@ pub struct Round {
     pub group_rank: GroupRank,
     /// Number of participating agents.
     pub group_world_size: u32,
+    /// Ranks of workers whose node was not in the last round; empty in the first one.
+    pub replaced: Vec<u32>,
     /// Address of the workers' store.
     pub master: Master,
     /// Longest time until this node learns that another node is lost.

@@ -109,6 +109,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
             number: value.trim_end_matches('!').parse().unwrap_or(0),
             group_rank: GroupRank(0),
             group_world_size: agents,
+            replaced: Vec::new(),
             master: Master {
                 addr: "127.0.0.1".into(),
                 port: 1,

@@ -91,6 +91,7 @@ impl JoinedRound {
             number: info.round,
             group_rank: info.rank,
             group_world_size: info.world_size,
+            replaced: info.replaced.clone(),
             master: Master {
                 addr: info.master_addr.clone(),
                 port: info.master_port,

@@ -68,6 +68,7 @@ impl LocalRendezvous {
             number,
             group_rank: GroupRank(0),
             group_world_size: 1,
+            replaced: Vec::new(),
             master: Master {
                 addr: self.address.clone().unwrap_or_else(|| LOOPBACK.to_owned()),
                 port,

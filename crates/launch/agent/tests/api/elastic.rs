@@ -196,6 +196,7 @@ impl Run {
                 rank: GroupRank(rank),
                 world_size,
                 assignment: ranks.map(|(base, all)| Assignment::from((base, all, base, all))),
+                replaced: Vec::new(),
                 master_addr: "10.0.0.9".to_owned(),
                 master_port: 4000,
                 server: None,

@@ -196,6 +196,7 @@ impl StaticRendezvous {
         Ok(RendezvousInfo {
             round: 0,
             assignment: None,
+            replaced: Vec::new(),
             reserved_port: None,
             rank: self.parameters.node_rank,
             world_size: self.parameters.nodes,

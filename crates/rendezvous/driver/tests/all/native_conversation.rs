@@ -257,6 +257,7 @@ fn outcome(output: &Output) -> String {
                 ref master_addr,
                 master_port,
                 is_recoverable: _,
+                replaced: _,
             } = *joined;
             let (base_rank, world, _, _) = assignment.map(Into::into).unwrap_or_default();
             format!(

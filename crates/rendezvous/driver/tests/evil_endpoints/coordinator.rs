@@ -86,6 +86,7 @@ fn formed(rank: u32, world_size: u32) -> Vec<u8> {
         rank,
         world_size,
         assignment: None,
+        replaced: Vec::new(),
     })
 }
 

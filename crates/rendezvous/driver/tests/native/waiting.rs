@@ -86,6 +86,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
                     rank: 0,
                     world_size: 1,
                     assignment: None,
+                    replaced: Vec::new(),
                 },
             ],
             Operation::Master { round, addr, port } => vec![Event::Master { round, addr, port }],

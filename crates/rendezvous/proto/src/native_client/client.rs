@@ -565,6 +565,7 @@ impl NativeClient {
                 rank,
                 world_size,
                 assignment,
+                replaced,
             } => {
                 if let Phase::Joining { .. } = self.phase {
                     self.waiting = 0;
@@ -573,6 +574,7 @@ impl NativeClient {
                         rank,
                         world_size,
                         assignment,
+                        replaced,
                         master_addr: String::new(),
                         master_port: 0,
                         is_recoverable: self.attachment.is_recoverable(round),

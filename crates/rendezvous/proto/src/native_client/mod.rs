@@ -184,6 +184,8 @@ pub struct FormedRound {
     pub world_size: u32,
     /// Ranks of the agent's workers, if all agents are native.
     pub assignment: Option<Assignment>,
+    /// Ranks of workers whose node was not in the last round; empty in the first one.
+    pub replaced: Vec<u32>,
     /// Host of the workers' store.
     pub master_addr: String,
     /// Port of the workers' store.

@@ -37,6 +37,7 @@ fn formed(round: u64, rank: u32) -> Event {
         rank,
         world_size: 2,
         assignment: None,
+        replaced: Vec::new(),
     }
 }
 

@@ -216,6 +216,14 @@ fn operations() -> Vec<(&'static str, Operation)> {
             })),
         ),
         (
+            "operation.join.sorted",
+            Operation::Join(Box::new({
+                let mut join = join_of_program(Some(u32::MAX));
+                join.settings.sorts_ranks = true;
+                join
+            })),
+        ),
+        (
             "operation.candidate",
             Operation::Candidate { willing: true },
         ),
@@ -265,6 +273,7 @@ fn events() -> Vec<(&'static str, Event)> {
             rank,
             world_size,
             assignment: assignment.map(Assignment::from),
+            replaced: Vec::new(),
         };
     let master = |round, addr: &str, port| Event::Master {
         round,
@@ -292,6 +301,16 @@ fn events() -> Vec<(&'static str, Event)> {
     vec![
         ("event.formed", formed(4, 1, 3, Some((2, 6, 1, 4)))),
         ("event.formed.mixed", formed(4, 1, 3, None)),
+        (
+            "event.formed.replaced",
+            Event::Formed {
+                round: 4,
+                rank: 1,
+                world_size: 3,
+                assignment: Some(Assignment::from((2, 6, 1, 4))),
+                replaced: vec![2, 3],
+            },
+        ),
         ("event.formed.smallest", formed(0, 0, 0, Some((0, 0, 0, 0)))),
         (
             "event.formed.largest",
@@ -449,7 +468,11 @@ fn every_operation_and_event_has_the_recorded_bytes_and_is_read_from_them() {
 #[test]
 fn a_beginning_of_an_operation_reads_only_as_one_of_an_earlier_version() {
     // Without the rest, these have the default times, which are never written.
-    let exceptions = ["operation.join.from", "operation.join.fence"];
+    let exceptions = [
+        "operation.join.from",
+        "operation.join.fence",
+        "operation.join.sorted",
+    ];
     for (name, operation) in operations() {
         let mut bytes = Vec::new();
         operation.write(&mut bytes);
@@ -591,6 +614,9 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
         let mut bytes = Vec::new();
         event.write(&mut bytes);
         let may_lack = [
+            "event.formed",
+            "event.formed.smallest",
+            "event.formed.largest",
             "event.formed.mixed",
             "event.alive",
             "event.reports",
@@ -599,8 +625,8 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
             "event.attached",
         ];
         if may_lack.contains(&name) {
-            // The fields that may be missing are the assignment, the joined nodes, messages, the
-            // rank of the host, and the flags of the authority.
+            // The fields that may be missing are the assignment, the replaced ranks, the joined
+            // nodes, messages, the rank of the host, and the flags of the authority.
             continue;
         }
         bytes.extend_from_slice(b"later");

@@ -118,8 +118,8 @@ fn surplus_agents_bother_nobody_and_follow_in_order() {
     world.lose(0);
     world.membership(1);
     world.join(1);
-    assert_eq!(world.formed(1), (1, 0, 2));
-    assert_eq!(world.formed(7), (1, 1, 2));
+    assert_eq!(world.formed(1), (1, 1, 2));
+    assert_eq!(world.formed(7), (1, 0, 2));
     assert_eq!(world.take(8), []);
 }
 
@@ -275,4 +275,116 @@ fn leaving_is_answered_and_announced() {
     assert_eq!(world.membership(0), format!("node {} has left", node(1)));
     world.join(0);
     assert_eq!(world.formed(0), (1, 0, 1));
+}
+
+/// Returns the rank of an agent in its new round, and the ranks that are replaced.
+fn placed(world: &mut World, number: u32) -> (u32, Vec<u32>) {
+    match &world.take(number)[..] {
+        [.., Event::Formed { rank, replaced, .. }] => (*rank, replaced.clone()),
+        other => panic!("agent {number} received {other:?}"),
+    }
+}
+
+/// Returns a complete round of agents 1, 2, … with the ranks 0, 1, …
+fn round_from_1(mut world: World, count: u32) -> World {
+    for number in 1..=count {
+        world.join(number);
+    }
+    for number in 1..=count {
+        assert_eq!(placed(&mut world, number), (number - 1, vec![]));
+    }
+    world
+}
+
+/// Loses an agent, and lets these agents join again.
+fn lose_and_rejoin(world: &mut World, lost: u32, others: &[u32]) {
+    world.lose(lost);
+    for number in others {
+        world.membership(*number);
+        world.join(*number);
+    }
+}
+
+/// S-2: nodes keep their ranks in a round of the same size.
+#[test]
+fn a_spare_gets_the_vacated_rank_and_the_others_keep_theirs() {
+    let mut world = round_from_1(World::new(4, 4), 4);
+    world.join(0);
+    lose_and_rejoin(&mut world, 3, &[4, 1, 2]);
+    for (number, rank) in [(1, 0), (2, 1), (0, 2), (4, 3)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![4, 5]), "{number}");
+    }
+    // A restarted node waits, and gets the next vacated rank.
+    world.join(12);
+    lose_and_rejoin(&mut world, 1, &[2, 4, 0]);
+    for (number, rank) in [(12, 0), (2, 1), (0, 2), (4, 3)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![0, 1]), "{number}");
+    }
+}
+
+#[test]
+fn a_smaller_round_has_its_nodes_in_the_order_of_their_old_ranks() {
+    let mut world = round_from_1(World::new(1, 3), 3);
+    world.join(0);
+    lose_and_rejoin(&mut world, 3, &[1, 2]);
+    assert_eq!(placed(&mut world, 0), (2, vec![4, 5]));
+    world.take(1);
+    world.take(2);
+    lose_and_rejoin(&mut world, 1, &[2, 0]);
+    assert_eq!(placed(&mut world, 2), (0, vec![]));
+    assert_eq!(placed(&mut world, 0), (1, vec![]));
+}
+
+#[test]
+fn an_agent_that_sorts_has_the_ranks_sorted() {
+    let mut world = World::new(3, 3);
+    for number in [1, 2, 3] {
+        world.join(number);
+        world.settings.sorts_ranks = true;
+    }
+    for number in [1, 2, 3] {
+        world.take(number);
+    }
+    world.join(0);
+    lose_and_rejoin(&mut world, 1, &[2, 3]);
+    for (number, rank) in [(0, 0), (2, 1), (3, 2)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![0, 1]), "{number}");
+    }
+}
+
+/// A restarted agent is the same node, even if the coordinator already counts it as lost.
+#[test]
+fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
+    let mut world = round_from_1(World::restartable(3, 3), 3);
+    world.lose(1);
+    world.pass(Duration::from_secs(10));
+    assert!(!world.take(2).is_empty() && !world.take(3).is_empty());
+    world.attempt = Some(2);
+    world.join(2);
+    world.join(3);
+    (world.replaces, world.attempt) = (vec![1], Some(1));
+    world.join_as(9, node(9), 9);
+    for (number, rank) in [(9, 0), (2, 1), (3, 2)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![]), "{number}");
+    }
+}
+
+/// S-3: a spare never displaces a node of the last round that joins in time.
+#[test]
+fn a_spare_makes_room_for_a_restarted_agent() {
+    let mut world = round_from_1(World::restartable(3, 3), 3);
+    world.join(4);
+    world.lose(1);
+    world.pass(Duration::from_secs(10));
+    world.take(4);
+    world.attempt = Some(2);
+    world.join(2);
+    (world.replaces, world.attempt) = (vec![1], Some(1));
+    world.join_as(9, node(9), 9);
+    (world.replaces, world.attempt) = (vec![], Some(2));
+    world.join(3);
+    for (number, rank) in [(9, 0), (2, 1), (3, 2)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![]), "{number}");
+    }
+    assert_eq!(world.take(4), []);
 }

@@ -26,6 +26,7 @@ proptest! {
                 rank: number,
                 world_size: 12,
                 assignment: Some(assignment),
+                replaced: Vec::new(),
             };
             prop_assert_eq!(world.take(number), [expected]);
         }

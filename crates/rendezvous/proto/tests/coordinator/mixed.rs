@@ -47,13 +47,13 @@ fn a_torchrun_agent_completes_a_round_with_a_native_one() {
             assignment,
             ..
         },
-    ] = received[..]
+    ] = &received[..]
     else {
         panic!("{received:?}");
     };
-    assert_eq!((rank, world_size), (0, 2));
+    assert_eq!((*rank, *world_size), (0, 2));
     // Only the agent of torchrun knows its number of workers.
-    assert_eq!(assignment, None);
+    assert_eq!(*assignment, None);
 }
 
 #[test]
@@ -67,11 +67,11 @@ fn agents_exchange_ranks_themselves_if_one_does_not_know_what_it_starts() {
             Event::Formed {
                 rank, assignment, ..
             },
-        ] = received[..]
+        ] = &received[..]
         else {
             panic!("{received:?}");
         };
-        assert_eq!((rank, assignment), (number, None));
+        assert_eq!((*rank, *assignment), (number, None));
     }
 }
 

@@ -273,6 +273,7 @@ impl RendezvousBackend for Driver {
                         rank: GroupRank(formed.rank),
                         world_size: u32::try_from(formed.participants.len()).unwrap_or(u32::MAX),
                         assignment: None,
+                        replaced: Vec::new(),
                         master_addr: master.addr,
                         master_port: master.port,
                         server: master.server,

@@ -241,6 +241,7 @@ impl Native {
             rank: GroupRank(joined.rank),
             world_size: joined.world_size,
             assignment: joined.assignment,
+            replaced: joined.replaced,
             master_addr: joined.master_addr,
             master_port: joined.master_port,
             server,

@@ -7,14 +7,16 @@
 //!   nodes were enough from the beginning. After a change, there is no other node to wait for.
 //! * At least `min_nodes` nodes have joined, and the last call is over.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::leases::AgentLease;
 use super::round::{Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Output, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
-use crate::coordinator::wire::{AgentRefusal, Event};
+use crate::coordinator::wire::{AgentRefusal, Event, MOST_REPLACED};
 use crate::last_call::LastCall;
+use crate::ranks::Seat;
 use crate::{NodeDesc, Rule, ranks};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
@@ -45,7 +47,7 @@ impl Run {
         if let Round::Forming(_) = self.round {
             self.promote(now);
             if self.is_ready(now) {
-                ranks::assign(&mut self.nodes.participants);
+                self.assign_ranks();
                 self.complete(now, out);
             } else {
                 self.log_last_call(now, out);
@@ -98,7 +100,8 @@ impl Run {
     fn promote(&mut self, now: Now) {
         let waiting = self.nodes.waiting.iter().cloned();
         let joining = waiting.filter(|node| self.is_joining(node));
-        let (former, new): (Vec<_>, Vec<_>) = joining.partition(|node| self.former.contains(node));
+        let (former, new): (Vec<_>, Vec<_>) =
+            joining.partition(|node| self.former.contains_key(node));
         for node in former.iter().chain(&new) {
             self.admit(now, node);
         }
@@ -200,24 +203,75 @@ impl Run {
         }
     }
 
+    /// Assigns the ranks of a round that is ready.
+    ///
+    /// Agents of torchrun sort them, so a round with such an agent is sorted.
+    fn assign_ranks(&mut self) {
+        let sorts = |node| {
+            let agent = self.agents.get(node);
+            agent.is_none_or(|agent| agent.join.settings.sorts_ranks)
+        };
+        let is_sorted = self.nodes.participants.keys().any(sorts);
+        if is_sorted || !self.origin.rules.has(Rule::RanksStick) {
+            return ranks::assign(&mut self.nodes.participants);
+        }
+        let (seats, last) = (self.seats(), (&self.former, self.former_size));
+        ranks::keep(&mut self.nodes.participants, &seats, last);
+    }
+
+    /// Returns the ranks of the participants, with their agents.
+    pub(super) fn seats(&self) -> BTreeMap<NodeDesc, Seat> {
+        let participants = self.nodes.participants.iter();
+        let seats = participants.map(|(node, rank)| (node.clone(), self.seat(node, *rank)));
+        seats.collect()
+    }
+
+    pub(super) fn seat(&self, node: &NodeDesc, rank: u32) -> Seat {
+        let agent = self.agents.get(node);
+        agent.map_or_else(Seat::default, |agent| agent.join.seat(rank))
+    }
+
+    /// Returns the ranks of workers whose node was not in the last round.
+    fn replaced(&self, infos: &[RoleInfo], assignments: &[Assignment]) -> Vec<u32> {
+        let participants = self.nodes.participants.iter();
+        let new = participants.filter(|(node, _)| !self.former.contains_key(*node));
+        let mut new: Vec<_> = new.map(|(_, rank)| *rank as usize).collect();
+        new.sort_unstable();
+        let workers = new.into_iter().flat_map(|rank| {
+            let first = assignments[rank].base_rank.0;
+            first..first + infos[rank].local_world_size
+        });
+        let is_first = self.former_size == 0;
+        let ranks: Vec<u32> = workers.take(MOST_REPLACED + 1).collect();
+        Some(ranks)
+            .filter(|it| !is_first && it.len() <= MOST_REPLACED)
+            .unwrap_or_default()
+    }
+
     /// Completes the round, whose nodes already have ranks.
     ///
     /// Notifies the native participants.
     pub(super) fn complete(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let number = self.round.number();
-        self.former = self.nodes.participants.keys().cloned().collect();
+        let infos = self.infos();
+        let assignments = infos.as_ref().map(|infos| assign(infos));
+        let replaced = match (&infos, &assignments) {
+            (Some(infos), Some(assignments)) => self.replaced(infos, assignments),
+            _ => Vec::new(),
+        };
+        (self.former, self.former_size) = (self.seats(), self.nodes.participants.len() as u32);
+        let nodes = self.nodes.participants.keys().cloned().collect();
         self.torchrun.outdate();
         self.round = Round::Held(Formed {
             is_ours: true,
-            awaited: self.former.clone(),
-            programs: self.programs_of(&self.former),
+            replaced,
+            programs: self.programs_of(&nodes),
+            awaited: nodes,
             ..Formed::new(number)
         });
         if self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
-        let infos = self.infos();
-        let assignments = infos.as_ref().map(|infos| assign(infos));
         if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
             self.store_ranks(infos, assignments, out);
         }
@@ -257,6 +311,10 @@ impl Run {
             rank,
             world_size: self.nodes.participants.len() as u32,
             assignment: assignments.and_then(|all| all.get(rank as usize).copied()),
+            replaced: self
+                .round
+                .formed()
+                .map_or_else(Vec::new, |it| it.replaced.clone()),
         }
     }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::round::Round;
 use super::{Effect, Phase, Run};
-use crate::NodeDesc;
 use crate::coordinator::note::LEFT_AFTER_SUCCESS;
 use crate::coordinator::wire::Event;
+use crate::{NodeDesc, Rule};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
@@ -101,7 +101,8 @@ impl Run {
     ///
     /// `torchrun` agents in the round do not rejoin when a node is lost, only when a node waits.
     pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if self.size() >= self.settings.max_nodes as usize {
+        let is_full = self.size() >= self.settings.max_nodes as usize;
+        if is_full || !self.origin.rules.has(Rule::SparesStepIn) {
             return;
         }
         let surplus = self.nodes.surplus.iter();

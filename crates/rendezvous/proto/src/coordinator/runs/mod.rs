@@ -44,6 +44,7 @@ use super::deadlines::Deadlines;
 use super::note::RunNote;
 use super::wire::{AgentRefusal, Event, Join, Program};
 use super::{Origin, Output};
+use crate::ranks::Seat;
 use crate::waiting::Arrived;
 use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
@@ -93,7 +94,9 @@ pub(super) struct Run {
     /// The state that outlives this coordinator.
     record: RunNote,
     /// Nodes of the last round, which have priority in the next one.
-    former: BTreeSet<NodeDesc>,
+    former: BTreeMap<NodeDesc, Seat>,
+    /// Number of nodes of the last round; 0 if there was none.
+    former_size: u32,
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
     stored_masters: BTreeMap<u64, Stored>,
     torchrun: TorchrunForm,

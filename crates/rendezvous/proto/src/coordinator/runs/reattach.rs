@@ -4,6 +4,7 @@ use super::leases::AgentLease;
 use super::round::{Recovery, Round};
 use super::{Agent, Effect, Phase, Run};
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
+use crate::ranks::Seat;
 use crate::{FencePolicy, NodeDesc, Rule};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
@@ -27,24 +28,29 @@ impl Run {
             agent.join.instance == instance && instance != 0 && *node != successor
         });
         let known = known.map(|(node, _)| node.clone());
-        let takes_its_place = match (&known, self.missing_rank(instance)) {
-            (Some(node), _) => {
-                let was_former = self.former.contains(node);
-                self.leaves_round(node);
-                self.remove_agent(node, out);
-                self.depart(now, node, "was killed and is being restarted", out);
-                was_former
-            }
-            (None, Some(rank)) if instance != 0 => {
-                self.account(rank, || format!("node {successor} was restarted"));
-                self.record_departure(instance, out);
-                true
-            }
-            _ => false,
-        };
-        // The successor has priority over nodes that were not in the round.
-        if takes_its_place {
-            self.former.insert(successor.clone());
+        let missing = self.missing_rank(instance).filter(|_| instance != 0);
+        // The successor is the same node for the next round, even if the agent was lost earlier.
+        let mut former = self.former.iter();
+        let old = former.find(|(_, seat)| seat.instance == instance && instance != 0);
+        if let Some(old) = old.map(|(node, _)| node.clone())
+            && let Some(seat) = self.former.remove(&old)
+        {
+            self.former.insert(successor.clone(), seat);
+        } else if let Some(rank) = missing {
+            let seat = Seat {
+                rank,
+                instance,
+                ..Seat::default()
+            };
+            self.former.insert(successor.clone(), seat);
+        }
+        if let Some(node) = known {
+            self.leaves_round(&node);
+            self.remove_agent(&node, out);
+            self.depart(now, &node, "was killed and is being restarted", out);
+        } else if let Some(rank) = missing {
+            self.account(rank, || format!("node {successor} was restarted"));
+            self.record_departure(instance, out);
         }
     }
 
@@ -94,11 +100,12 @@ impl Run {
         }
         if let Some(left) = &left
             && left.round == self.record.round
-            && let Some(recovery) = self.round.recovery()
-            && !recovery.is_recorded()
+            && self.round.search().is_some()
         {
-            self.account(left.rank, || format!("node {node} joins again"));
-            self.former.insert(node.clone());
+            if self.round.recovery().is_some_and(|it| !it.is_recorded()) {
+                self.account(left.rank, || format!("node {node} joins again"));
+            }
+            self.former.insert(node.clone(), join.seat(left.rank));
         }
         if let Some(left) = &left {
             self.has_left(&node, left);

@@ -261,7 +261,7 @@ impl Run {
         if let Some(rank) = self.missing_rank(instance).filter(|_| instance != 0) {
             self.account(rank, || format!("node {node} joins again"));
             // Agents of the last round have priority.
-            self.former.insert(node.clone());
+            self.former.insert(node.clone(), self.seat(node, rank));
         }
         self.end_search_if_due(now, out);
     }
@@ -422,7 +422,8 @@ impl Run {
     /// The round is over if there is a `reason`; otherwise it holds.
     fn restore(&mut self, now: Now, reason: Option<String>, out: &mut Outbox<Effect>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
-        self.former.extend(participants.iter().cloned());
+        self.former.extend(self.seats());
+        self.former_size = self.record.members.len() as u32;
         let is_ended = self.round.is_ended();
         let Some(mut formed) = self.round.take_formed() else {
             return;

@@ -91,6 +91,8 @@ pub(super) struct Formed {
     /// Programs of the participants; empty unless each has sent one.
     pub(super) programs: Vec<Program>,
     pub(super) master: Master,
+    /// Ranks of workers whose node was not in the last round.
+    pub(super) replaced: Vec<u32>,
     /// Participants that may join the next round.
     pub(super) awaited: BTreeSet<NodeDesc>,
     /// Participants whose workers have succeeded.

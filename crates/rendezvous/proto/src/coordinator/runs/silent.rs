@@ -176,7 +176,6 @@ impl Run {
         {
             self.record.torn = true;
             search.over.push(format!("node {node} joins again"));
-            self.former.insert(node.clone());
         }
     }
 

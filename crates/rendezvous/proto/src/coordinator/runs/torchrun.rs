@@ -95,14 +95,14 @@ impl Run {
             let last_call = last_call_end(now, &state);
             let (round, complete, closed) = (state.round, state.complete, state.closed);
             self.take_nodes(state);
-            self.former = self.nodes.participants.keys().cloned().collect();
+            (self.former, self.former_size) = (self.seats(), self.nodes.participants.len() as u32);
             self.round = match (closed, complete) {
                 (true, was_formed) => Round::Closed {
                     number: round,
                     was_formed,
                 },
                 (false, true) => Round::Held(Formed {
-                    awaited: self.former.clone(),
+                    awaited: self.former.keys().cloned().collect(),
                     ..Formed::new(round)
                 }),
                 (false, false) => Round::Forming(Forming {

@@ -11,6 +11,9 @@ use rdzv_core::rank::Assignment;
 /// Maximum length of an event.
 pub const MAX_EVENT_BYTES: u32 = 1 << 20;
 
+/// Maximum number of ranks in [`Event::Formed::replaced`].
+pub const MOST_REPLACED: usize = 4096;
+
 /// Length of the head of an event: its kind, and the length of its fields.
 const HEAD: usize = 5;
 
@@ -27,6 +30,10 @@ pub enum Event {
         world_size: u32,
         /// Ranks of the agent's workers, if every participant is native.
         assignment: Option<Assignment>,
+        /// Ranks of workers whose node was not in the last round.
+        ///
+        /// Empty in the first round, without an assignment, and for more than [`MOST_REPLACED`].
+        replaced: Vec<u32>,
     },
     /// Address of the workers' store of a round.
     Master {
@@ -198,11 +205,17 @@ impl Event {
                 rank,
                 world_size,
                 assignment,
+                replaced,
             } => {
                 write(out, &[&1_u8, round, rank, world_size]);
                 if let Some(assignment) = *assignment {
                     let (base, world, base_role, role_world) = assignment.into();
                     write(out, &[&base, &world, &base_role, &role_world]);
+                    // Agents of earlier versions do not read the list.
+                    if !replaced.is_empty() {
+                        write(out, &[&(replaced.len() as u32)]);
+                        replaced.iter().for_each(|rank| write(out, &[rank]));
+                    }
                 }
             }
             Self::Master { round, addr, port } => write(out, &[&2_u8, round, addr, port]),
@@ -269,6 +282,7 @@ impl Event {
                     let numbers = (number()?, number()?, number()?, number()?);
                     Ok(Assignment::from(numbers))
                 })?,
+                replaced: fields.rest(read_replaced)?.unwrap_or_default(),
             },
             2 => Self::Master {
                 round: fields.u64("the round")?,
@@ -349,6 +363,16 @@ impl Event {
             other => return Err(WireError::Unknown(other)),
         })
     }
+}
+
+fn read_replaced(fields: &mut Fields<'_>) -> Result<Vec<u32>, WireError> {
+    let count = fields.u32("the replaced ranks")? as usize;
+    let ranks = (0..count).map(|_| fields.u32("the replaced ranks"));
+    let ranks: Vec<u32> = ranks.collect::<Result<_, _>>()?;
+    // A worker could not get a longer list in its environment.
+    Ok(Some(ranks)
+        .filter(|it| it.len() <= MOST_REPLACED)
+        .unwrap_or_default())
 }
 
 fn write_arrived(out: &mut Vec<u8>, arrived: &Arrived) {

@@ -74,7 +74,9 @@ mod event;
 mod fields;
 mod operation;
 
-pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES, VoterList};
+pub use event::{
+    AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES, MOST_REPLACED, VoterList,
+};
 pub use operation::{
     HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Report, Standing,
 };

@@ -7,6 +7,7 @@ use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
 use crate::field::write;
+use crate::ranks::Seat;
 use crate::{FencePolicy, NodeDesc, Settings, silence};
 
 /// State of an agent that reattaches.
@@ -18,6 +19,7 @@ const LEFT: u8 = 2;
 const LEAVES: u8 = 3;
 
 /// Fence policies.
+const UNSAID: u8 = 0;
 const OFF: u8 = 1;
 const AUTO: u8 = 2;
 
@@ -420,6 +422,16 @@ impl Join {
         }
     }
 
+    /// Returns the seat of the agent with this rank.
+    pub(crate) fn seat(&self, rank: u32) -> Seat {
+        Seat {
+            rank,
+            instance: self.instance,
+            role: self.role.clone(),
+            local_world_size: self.local_world_size,
+        }
+    }
+
     fn write(&self, out: &mut Vec<u8>) {
         let (node, settings) = (&self.node, &self.settings);
         let (replaces, from) = (&self.replaces, &self.from);
@@ -439,7 +451,8 @@ impl Join {
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
                 let is_said = settings.fence != FencePolicy::Unsaid;
                 let is_usual = settings.node_timeout == silence::NODE_TIMEOUT;
-                let has_more = is_said || !is_usual || from.is_some();
+                let sorts = settings.sorts_ranks;
+                let has_more = is_said || !is_usual || from.is_some() || sorts;
                 if !replaces.is_empty() || has_more {
                     out.push(replaces.len() as u8);
                 }
@@ -450,13 +463,17 @@ impl Join {
                     // The 0 replaces the time of a fence, which agents of earlier versions sent.
                     write(out, &[&0_u32, &timeout]);
                 }
-                if from.is_some() || is_said {
+                if from.is_some() || is_said || sorts {
                     text(out, from.as_deref().unwrap_or_default());
                 }
                 match settings.fence {
+                    FencePolicy::Unsaid if sorts => out.push(UNSAID),
                     FencePolicy::Unsaid => {}
                     FencePolicy::Off => out.push(OFF),
                     FencePolicy::Auto => out.push(AUTO),
+                }
+                if sorts {
+                    write(out, &[&sorts]);
                 }
             }
         }
@@ -513,6 +530,7 @@ impl Join {
             [AUTO, ..] => FencePolicy::Auto,
             _ => FencePolicy::Unsaid,
         };
+        join.settings.sorts_ranks = matches!(fields.0, [_, 1, ..]);
         Ok(join)
     }
 }
