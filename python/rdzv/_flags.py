@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         hang_action: _Text
         """Action when workers hang: report, restart or fail. Default ``report``."""
         hang_timeout: _Seconds
-        """Seconds without progress on this node that count as a hang (0 disables). Default ``0``."""
+        """Seconds without progress that count as a hang (0 disables). Default ``0``."""
         heartbeat_timeout: _Text
         """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
         local_addr: _Text

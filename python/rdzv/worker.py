@@ -6,6 +6,7 @@ or the store raise :class:`RuntimeError` with the name of the missing variable.
 """
 
 import os
+import time
 
 __all__ = [
     "group_rank",
@@ -18,6 +19,7 @@ __all__ = [
     "restart_count",
     "role_rank",
     "run_id",
+    "step",
     "store",
     "world_size",
 ]
@@ -208,12 +210,12 @@ def store() -> "PrefixStore":
 def heartbeat(step: "int | None" = None) -> None:
     """Sends a heartbeat to the launcher: one line through a pipe.
 
-    The function does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). From
-    the first call on, the time limit of the phase ``step`` applies. If the worker exceeds it, the launcher takes the
-    action ``hang_action``.
+    The function does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``) or
+    ``stragglers`` (``--stragglers``). From the first call on, the time limit of the phase ``step`` applies. If the
+    worker exceeds it, the launcher takes the action ``hang_action``.
 
     Args:
-        step (int | None): number of the training step, for messages about this worker.
+        step (int | None): number of the training step. None is the step after the previous one.
 
     Raises:
         OSError: the pipe cannot be opened or written.
@@ -228,7 +230,27 @@ def heartbeat(step: "int | None" = None) -> None:
         return
     if _pipe is None or _pipe[0] != os.getpid():
         _pipe = (os.getpid(), os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-    os.write(_pipe[1], b"step\n" if step is None else b"step %d\n" % step)
+    os.write(_pipe[1], b"step\n" if step is None else b"step %d %.6f\n" % (step, time.monotonic()))
+
+
+def step(number: int) -> None:
+    """Reports that this worker begins a training step, for ``stragglers`` (``--stragglers``).
+
+    Call the function in each step before the first collective: before ``loss.backward()`` with
+    ``DistributedDataParallel``, and not at the start of the loop. Ranks leave a collective together, so a call after it
+    has the same time on all ranks, and shows no slow rank. The call is also a :func:`heartbeat`.
+
+    Args:
+        number (int): number of the step, the same on all ranks.
+
+    Raises:
+        OSError: the pipe cannot be opened or written.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.worker.step(100)
+    """
+    heartbeat(number)
 
 
 def report_error(exception: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -86,6 +87,23 @@ def test_a_worker_without_heartbeats_fails_and_one_with_them_does_not():
     with pytest.raises(rdzv.WorkerGroupFailed, match="heartbeat"):
         rdzv.launch(work, (False,), **flags)
     rdzv.worker.heartbeat()
+
+
+def test_a_step_is_a_line_with_its_number_and_time(tmp_path, monkeypatch):
+    monkeypatch.delenv("RDZV_HEARTBEAT", raising=False)
+    rdzv.worker.step(1)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with open(os.open(path, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        monkeypatch.setenv("RDZV_HEARTBEAT", str(path))
+        monkeypatch.setattr(rdzv.worker, "_pipe", None)
+        before = time.monotonic()
+        rdzv.worker.step(12)
+        rdzv.worker.heartbeat()
+        lines = pipe.read(100).splitlines()
+    word, number, sent = lines[0].split()
+    assert (word, number, lines[1]) == (b"step", b"12", b"step")
+    assert before - 1e-5 < float(sent) <= time.monotonic()
 
 
 def test_an_error_that_is_reported_is_the_cause(tmp_path, monkeypatch):

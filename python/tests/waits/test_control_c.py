@@ -315,12 +315,12 @@ def a_store_that_is_gone(_):
     return rdzv.worker.store
 
 
-@blocks("worker.heartbeat")
-def a_pipe_that_nobody_reads(_):
+@blocks("worker.heartbeat", "worker.step")
+def a_pipe_that_nobody_reads(method):
     path = f"/tmp/rdzv-control-c-{os.getpid()}"
     os.mkfifo(path)
     os.environ["RDZV_HEARTBEAT"] = path
-    return rdzv.worker.heartbeat
+    return lambda: getattr(rdzv.worker, method)(1)
 
 
 @blocks("torch.PyStore.get", "torch.PyStore.wait", "torch.PyStore.queue_pop", "torch.PyStore.multi_get")

@@ -116,7 +116,7 @@ variables! {
     /// Not in torchrun.
     RDZV_FUNCTION_CALL;
     /// Worker: path of the named pipe for its heartbeats, one line each.
-    /// Set only with `--heartbeat-timeout`. Not in torchrun.
+    /// Set only with `--heartbeat-timeout` or `--stragglers`. Not in torchrun.
     RDZV_HEARTBEAT;
     /// Worker: path of the file that announces a preemption.
     /// The file exists once the scheduler has reported that it will take the nodes away. Set only

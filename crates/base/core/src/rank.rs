@@ -48,6 +48,18 @@ number!(
     RoleRank
 );
 
+/// Returns numbers as intervals: `0-2, 5`.
+pub fn intervals(numbers: &[u32]) -> String {
+    let mut numbers = numbers.to_vec();
+    numbers.sort_unstable();
+    let runs = numbers.chunk_by(|one, other| one + 1 == *other);
+    let runs = runs.map(|run| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
 /// Report of an agent about its own workers in a round, which node 0 reads.
 ///
 /// Its JSON form is the value of the store key `torchelastic/role_info/<group rank>`.

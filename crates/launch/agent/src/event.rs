@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use rdzv_agent_proto::group::GroupState;
+pub use rdzv_agent_proto::hang::straggler::{Lateness, StragglerChange};
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
@@ -183,6 +184,14 @@ pub enum AgentEvent {
         /// Time of the event.
         at: Wall,
     },
+    /// A rank is slower than the other ranks of the job, or no longer.
+    /// Only the agent of node 0 reports this, with `--stragglers`.
+    Straggler {
+        /// Time of the event.
+        at: Wall,
+        /// Rank and evidence.
+        change: StragglerChange,
+    },
     /// The agent received a signal.
     SignalReceived {
         /// Time of the event.
@@ -266,6 +275,7 @@ impl AgentEvent {
             | Self::StateChanged { at, .. }
             | Self::Hang { at, .. }
             | Self::HangOver { at }
+            | Self::Straggler { at, .. }
             | Self::SignalReceived { at, .. }
             | Self::Preempted { at, .. }
             | Self::OutputDropped { at, .. }

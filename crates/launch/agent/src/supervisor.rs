@@ -16,6 +16,7 @@ use rdzv_agent_proto::group::{Cause, Evidence, Failure, GroupInput, StartRequest
 use rdzv_core::rank::LocalRank;
 
 use crate::clock::Clock;
+use crate::hang::Peers;
 use crate::worker::WorkerIdentity;
 use crate::{AgentError, AgentEvent};
 
@@ -50,6 +51,9 @@ pub(crate) trait Supervisor {
 
     /// Forgets the workers of the previous attempt, which have all exited.
     fn forget(&mut self);
+
+    /// Receives the nodes of the round, before the first worker of the round starts.
+    fn joined(&mut self, _peers: Peers) {}
 
     /// Starts one worker, or accepts it for a later start.
     /// [`Supervisor::next`] then starts all accepted workers of the attempt together. In both cases

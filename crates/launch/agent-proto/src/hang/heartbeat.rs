@@ -11,6 +11,11 @@
 //!
 //! The limit of that phase applies until the next beat. Before its first beat a worker is in the
 //! phase `init`.
+//!
+//! A beat of the phase `step` is also a mark for the comparison of workers
+//! ([`straggler`](super::straggler)). A step without a number is the next one. A second word of the
+//! note is the time of the beat on the node's monotonic clock, in seconds. Without this word, the
+//! time at which the agent reads the beat applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,17 +24,25 @@ use rdzv_core::escape::escape_bytes;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
+use super::straggler::StepMarks;
+
 /// Phase before the first beat.
 pub const INIT: &str = "init";
 
 /// Phase of a worker that is no longer watched.
 pub const DONE: &str = "done";
 
+/// Phase whose beats are marks of the comparison of workers.
+const STEP: &str = "step";
+
 /// Phase of a beat that is an empty line.
 const UNNAMED: &str = "beat";
 
 /// Longest stored line, in characters.
 const MOST_KEPT: usize = 100;
+
+/// Maximum age of a beat by its own time.
+const OLDEST: Duration = Duration::from_secs(10);
 
 /// Limits on a worker's silence, by phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -118,6 +131,7 @@ struct Beat {
     at: Mono,
     /// `true` if the silence after this beat was reported.
     missed: bool,
+    steps: StepMarks,
 }
 
 /// The beats of the workers of one node.
@@ -143,6 +157,7 @@ impl Heartbeats {
             note: String::new(),
             at: now,
             missed: false,
+            steps: StepMarks::default(),
         };
         self.workers.insert(local_rank, beat);
     }
@@ -160,21 +175,45 @@ impl Heartbeats {
     /// Records a beat, which is one line of a worker.
     /// Returns the time since the previous beat if [`Heartbeats::missed`] has reported that
     /// silence.
-    pub fn beat(&mut self, now: Mono, local_rank: LocalRank, line: &[u8]) -> Option<Duration> {
+    ///
+    /// `clock` is the node's monotonic clock in seconds at the time `now`.
+    pub fn beat(
+        &mut self,
+        now: Mono,
+        clock: f64,
+        local_rank: LocalRank,
+        line: &[u8],
+    ) -> Option<Duration> {
         let beat = self.workers.get_mut(&local_rank)?;
         let text: String = escape_bytes(line).chars().take(MOST_KEPT).collect();
         let text = text.trim();
-        let (phase, note) = text.split_once(' ').unwrap_or((text, ""));
+        let (phase, mut note) = text.split_once(' ').unwrap_or((text, ""));
         let phase = if phase.is_empty() { UNNAMED } else { phase };
+        if phase == STEP {
+            let mut words = note.split_whitespace();
+            note = words.next().unwrap_or_default();
+            let number = note.parse().ok();
+            let sent = words.next().and_then(|word| word.parse::<f64>().ok());
+            let age = sent.map_or(0.0, |sent| clock - sent);
+            let age = Duration::try_from_secs_f64(age).unwrap_or_default();
+            // A worker in another time namespace has another clock.
+            let age = if age < OLDEST { age } else { Duration::ZERO };
+            beat.steps
+                .add(number, Mono::ZERO + now.since(Mono::ZERO + age));
+        }
         let silent = now.since(beat.at);
-        let was_missed = beat.missed;
-        *beat = Beat {
-            phase: phase.to_owned(),
-            note: note.trim().to_owned(),
-            at: now,
-            missed: false,
-        };
+        let was_missed = std::mem::take(&mut beat.missed);
+        phase.clone_into(&mut beat.phase);
+        note.trim().clone_into(&mut beat.note);
+        beat.at = now;
         was_missed.then_some(silent)
+    }
+
+    /// Returns the steps of the workers that are in the phase `step` or have been in it.
+    /// A worker in the phase `done` has none.
+    pub fn steps(&self) -> impl Iterator<Item = (LocalRank, &StepMarks)> {
+        let stepping = self.workers.iter().filter(|(_, beat)| beat.phase != DONE);
+        stepping.map(|(local_rank, beat)| (*local_rank, &beat.steps))
     }
 
     /// Returns the time at which the next limit expires.
@@ -263,8 +302,8 @@ mod tests {
     #[test]
     fn each_phase_has_its_limit_and_a_miss_is_reported_once() {
         let mut beats = beats("step=10,checkpoint=100");
-        beats.beat(at(5), ZERO, b"step 17");
-        beats.beat(at(5), ONE, b"checkpoint");
+        beats.beat(at(5), 0.0, ZERO, b"step 17");
+        beats.beat(at(5), 0.0, ONE, b"checkpoint");
         assert_eq!(beats.deadline(), Some(at(15)));
         assert_eq!(beats.missed(at(14)), []);
         let missed = Missed {
@@ -277,20 +316,40 @@ mod tests {
         assert_eq!(beats.missed(at(16)), [missed]);
         assert_eq!(beats.missed(at(20)), []);
         assert_eq!(beats.deadline(), Some(at(105)));
-        let resumed = beats.beat(at(25), ZERO, b"step");
+        let resumed = beats.beat(at(25), 0.0, ZERO, b"step");
         assert_eq!(resumed, Some(Duration::from_secs(20)));
-        assert_eq!(beats.beat(at(26), ZERO, b"step"), None);
+        assert_eq!(beats.beat(at(26), 0.0, ZERO, b"step"), None);
         assert_eq!(beats.missed(at(36)).len(), 1);
-        beats.beat(at(37), ZERO, b"done");
+        beats.beat(at(37), 0.0, ZERO, b"done");
         beats.ended(ONE);
         assert_eq!(beats.deadline(), None);
+    }
+
+    #[test]
+    fn steps_are_counted_and_have_the_time_that_the_worker_wrote() {
+        let mut beats = beats("0");
+        beats.beat(at(10), 100.0, ZERO, b"step");
+        beats.beat(at(11), 101.0, ZERO, b"step");
+        beats.beat(at(12), 102.0, ONE, b"step 7 101.5");
+        // A time of another clock does not count.
+        beats.beat(at(13), 103.0, ONE, b"step 8 999");
+        beats.beat(at(14), 104.0, ONE, b"checkpoint 9");
+        let steps: Vec<_> = beats
+            .steps()
+            .map(|(_, steps)| steps.relative_to(at(12)))
+            .collect();
+        assert_eq!(steps[0], [(1, -2.0), (2, -1.0)]);
+        assert_eq!(steps[1], [(7, -0.5), (8, 1.0)]);
+        beats.beat(at(15), 105.0, ZERO, b"done");
+        assert_eq!(beats.steps().count(), 1);
+        assert_eq!(beats.missed(at(1000)), []);
     }
 
     #[test]
     fn any_bytes_are_a_beat() {
         let mut beats = beats("10");
         for line in [&b""[..], b"   ", b"\xff\x00\x1b[31m", &[b'x'; 4096]] {
-            beats.beat(at(1), ZERO, line);
+            beats.beat(at(1), 0.0, ZERO, line);
             assert_eq!(beats.deadline(), Some(at(11)), "{line:?}");
         }
         let missed = &beats.missed(at(11))[0];

@@ -16,6 +16,7 @@
 //!   choice of the expired timer.
 //! * [`heartbeat`] is rdzv's: a program in any language can send beats, and each phase has a limit.
 //! * [`progress`] is rdzv's: it needs no cooperation from the worker.
+//! * [`straggler`] compares the steps of workers, and names slow ones.
 //! * [`uninterruptible`] detects workers that stay in state D.
 //! * [`stacks`] compares the stacks of workers.
 //! * [`line_splitter`] cuts the bytes of a pipe into lines. It accepts any bytes.
@@ -27,5 +28,6 @@ pub mod heartbeat;
 pub mod line_splitter;
 pub mod progress;
 pub mod stacks;
+pub mod straggler;
 pub mod timers;
 pub mod uninterruptible;

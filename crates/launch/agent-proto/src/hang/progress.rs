@@ -15,6 +15,12 @@
 //! process that computes uses a whole core. On a badly overloaded machine, at least one check among
 //! many shows more than the share.
 //!
+//! A worker that waits may spin, and then uses a whole core. If some workers make no progress, and
+//! all others use only processor time, the watch names those others as
+//! [`ProgressWatch::may_spin`]. The driver samples their stacks. If the stacks stay in one
+//! collective, [`ProgressWatch::spin`] records that the processor time of these workers is no
+//! progress.
+//!
 //! The group hangs if *no* worker made progress for the whole limit. A worker that waits in a
 //! collective for a slow worker looks the same as a worker that hangs. Therefore only the group as
 //! a whole can hang.
@@ -84,6 +90,9 @@ struct WorkerProgress {
     base: Option<(Mono, Usage)>,
     children: Option<Usage>,
     progress: Mono,
+    /// Time of the last progress other than processor time of the worker.
+    moved: Mono,
+    spins: bool,
 }
 
 /// Watches the progress of the workers of one node.
@@ -125,6 +134,8 @@ impl ProgressWatch {
             base: None,
             children: None,
             progress: now,
+            moved: now,
+            spins: false,
         };
         self.workers.insert(local_rank, known);
     }
@@ -135,6 +146,35 @@ impl ProgressWatch {
         self.workers.remove(&local_rank);
         for known in self.workers.values_mut() {
             known.progress = known.progress.max(now);
+            known.moved = known.moved.max(now);
+        }
+    }
+
+    /// Returns the workers that compute or spin while the other workers make no progress.
+    ///
+    /// `others_hang` is `true` if workers of another node make no progress. The result is empty if
+    /// any worker made progress other than processor time within the limit.
+    pub fn may_spin(&self, now: Mono, others_hang: bool) -> Vec<LocalRank> {
+        let has_moved = |known: &WorkerProgress| now.since(known.moved) < self.limit;
+        if self.workers.values().any(has_moved) {
+            return Vec::new();
+        }
+        let computes = |known: &WorkerProgress| now.since(known.progress) < self.limit;
+        let busy = self.workers.iter().filter(|(_, known)| computes(known));
+        let busy: Vec<LocalRank> = busy.map(|(rank, _)| *rank).collect();
+        match others_hang || busy.len() < self.workers.len() {
+            true => busy,
+            false => Vec::new(),
+        }
+    }
+
+    /// Records that these workers spin in a collective.
+    /// Their processor time is then no progress, until a worker of the group makes progress.
+    pub fn spin(&mut self, workers: &[LocalRank]) {
+        for (rank, known) in &mut self.workers {
+            if workers.contains(rank) {
+                (known.spins, known.progress) = (true, known.moved);
+            }
         }
     }
 
@@ -157,15 +197,15 @@ impl ProgressWatch {
             return true;
         };
         let elapsed = now.since(known.checked);
-        let progress = known.own.is_some_and(|before| {
-            computed(before, usage, elapsed)
-                || read(before, usage)
-                || usage.written > before.written
-        });
+        let moved = known
+            .own
+            .is_some_and(|before| read(before, usage) || usage.written > before.written);
+        let computed_now = |before| computed(before, usage, elapsed);
+        let progress = moved || !known.spins && known.own.is_some_and(computed_now);
         // On a busy machine with frequent checks, a worker may get too little processor time in one
         // interval to count.
         let adds_up = |(since, before)| computed(before, usage, now.since(since));
-        let progress = progress || known.base.is_some_and(adds_up);
+        let progress = progress || !known.spins && known.base.is_some_and(adds_up);
         known.own = Some(usage);
         known.checked = now;
         if progress || known.base.is_none() {
@@ -174,6 +214,9 @@ impl ProgressWatch {
         if progress {
             known.progress = now;
             known.children = None;
+        }
+        if moved {
+            known.moved = now;
         }
         progress
     }
@@ -192,7 +235,7 @@ impl ProgressWatch {
         });
         known.children = Some(usage);
         if progress {
-            known.progress = now;
+            (known.progress, known.moved) = (now, now);
         }
     }
 
@@ -208,6 +251,9 @@ impl ProgressWatch {
             }
             Some(since) if silent < self.limit => {
                 self.hangs_since = None;
+                self.workers
+                    .values_mut()
+                    .for_each(|known| known.spins = false);
                 Some(ProgressChange::Resumed {
                     silent: last.since(since),
                 })
@@ -363,6 +409,41 @@ mod tests {
         world.usages.pop();
         assert_eq!(world.looks(11, waits), []);
         assert_eq!(world.looks(1, waits).len(), 1);
+    }
+
+    #[test]
+    fn workers_that_spin_while_another_one_sleeps_hang_once_that_is_known() {
+        let mut world = World::new(3);
+        let act = |rank: usize, own: &mut Usage, children: &mut Usage| {
+            waits(rank, own, children);
+            if rank != 1 {
+                own.cpu += Duration::from_secs(5);
+            }
+        };
+        assert_eq!(world.looks(11, act), []);
+        assert_eq!(world.watch.may_spin(world.now, false), []);
+        assert_eq!(world.looks(100, act), []);
+        let busy = world.watch.may_spin(world.now, false);
+        assert_eq!(busy, [LocalRank(0), LocalRank(2)]);
+        world.watch.spin(&busy);
+        assert!(matches!(
+            world.looks(100, act)[..],
+            [ProgressChange::Hangs { .. }]
+        ));
+        // The sleeping worker continues, so the others no longer wait.
+        let resumed = world.look(|rank, own, _| own.cpu += Duration::from_secs(rank as u64));
+        assert!(matches!(resumed, Some(ProgressChange::Resumed { .. })));
+        assert_eq!(world.looks(100, act), []);
+    }
+
+    #[test]
+    fn workers_that_all_compute_or_write_do_not_spin_unless_another_node_hangs() {
+        let mut world = World::new(2);
+        world.looks(100, |_, own, _| own.cpu += Duration::from_secs(5));
+        assert_eq!(world.watch.may_spin(world.now, false), []);
+        assert_eq!(world.watch.may_spin(world.now, true).len(), 2);
+        world.look(|rank, own, _| own.written += rank as u64);
+        assert_eq!(world.watch.may_spin(world.now, true), []);
     }
 
     #[test]

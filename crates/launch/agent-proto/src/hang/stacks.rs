@@ -2,13 +2,14 @@
 
 use std::fmt::{self, Write};
 
-use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_core::rank::{LocalRank, Rank, intervals};
+use serde::{Deserialize, Serialize};
 
 /// Number of Python frames in a description.
 const FRAMES_SHOWN: usize = 8;
 
 /// One call of Python code.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PythonFrame {
     /// Name of the function.
     pub function: String,
@@ -26,10 +27,11 @@ impl fmt::Display for PythonFrame {
 }
 
 /// State of the main thread of a process in the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KernelState {
     /// Letter of the state.
-    /// `R` is running, `S` asleep, `D` in an uninterruptible sleep, `T` stopped, `Z` ended.
+    /// `R` is running, `S` asleep, `D` in an uninterruptible sleep, `Z` ended.
+    /// `T` is stopped by a signal, `t` by a debugger.
     pub state: Option<char>,
     /// Kernel function in which the thread sleeps, if the kernel reports it.
     pub wait_channel: Option<String>,
@@ -43,7 +45,8 @@ impl fmt::Display for KernelState {
             Some('R') => "running",
             Some('S') => "asleep",
             Some('D') => "in an uninterruptible sleep in the kernel",
-            Some('T' | 't') => "stopped",
+            Some('T') => "stopped",
+            Some('t') => "stopped by a debugger (ptrace)",
             Some('Z' | 'X') => "ended",
             _ => "in an unknown state",
         })?;
@@ -58,8 +61,10 @@ impl fmt::Display for KernelState {
 }
 
 /// The stack of one worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStack {
+    /// Node of the worker; empty for this node.
+    pub node: String,
     /// Rank within the node.
     pub local_rank: LocalRank,
     /// Rank in the job.
@@ -116,24 +121,37 @@ impl WorkerStack {
     /// Returns the innermost call or, without frames, the kernel state.
     pub fn innermost(&self) -> String {
         match self.frames.first() {
+            Some(frame) if self.is_stopped() => format!("{frame}, {}", self.kernel),
             Some(frame) => frame.to_string(),
             None => self.kernel.to_string(),
         }
     }
 
     /// `true` if the worker is in a collective or in a backward pass of PyTorch.
-    /// A backward pass contains collectives. Code that PyTorch calls from there (such as a hook)
-    /// does not count.
-    fn in_collective(&self) -> bool {
+    /// A backward pass contains collectives, and code of `torch.cuda` waits for them. Code that
+    /// PyTorch calls from there (such as a hook) does not count, and neither does a stopped worker.
+    pub fn in_collective(&self) -> bool {
         let mut library = self
             .frames
             .iter()
             .take_while(|frame| frame.file.contains("torch/"));
-        library.any(|frame| {
-            ["torch/distributed/", "torch/autograd/"]
+        let is_there = library.any(|frame| {
+            ["torch/distributed/", "torch/autograd/", "torch/cuda/"]
                 .iter()
                 .any(|folder| frame.file.contains(folder))
-        })
+        });
+        is_there && !self.is_stopped()
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.kernel.state, Some('T' | 't'))
+    }
+
+    fn name(&self) -> String {
+        match &*self.node {
+            "" => self.rank.to_string(),
+            node => format!("{} ({node})", self.rank),
+        }
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -179,8 +197,9 @@ pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> 
 }
 
 /// Finds the outliers, if they are clear.
-/// The outliers are clear if more than half of all workers share one stack. They are also clear if
-/// all stacks are known, and only the outliers are not in a collective.
+/// The outliers are clear if only they are stopped, or if more than half of all workers share one
+/// stack. They are also clear if all stacks are known, and only the outliers are not in a
+/// collective.
 pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
     let apart = |most: &dyn Fn(&WorkerStack) -> bool| -> Option<Vec<usize>> {
         let indexes: Vec<usize> = (0..stacks.len())
@@ -188,11 +207,14 @@ pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
             .collect();
         (!indexes.is_empty() && indexes.len() < stacks.len()).then_some(indexes)
     };
-    let by_stack = stacks.iter().find_map(|stack| {
-        let indexes = apart(&|other| other.is_same(stack))?;
-        (indexes.len() * 2 < stacks.len()).then_some(indexes)
-    });
-    let indexes = by_stack.or_else(|| {
+    let by_stack = || {
+        stacks.iter().find_map(|stack| {
+            let indexes = apart(&|other| other.is_same(stack))?;
+            (indexes.len() * 2 < stacks.len()).then_some(indexes)
+        })
+    };
+    let stopped = apart(&|stack| !stack.is_stopped());
+    let indexes = stopped.or_else(by_stack).or_else(|| {
         let all_known = stacks.iter().all(|stack| !stack.frames.is_empty());
         all_known
             .then(|| apart(&WorkerStack::in_collective))
@@ -200,10 +222,7 @@ pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
     })?;
     let others = stacks.len() - indexes.len();
     let example = (0..stacks.len()).find(|index| !indexes.contains(index))?;
-    let odd: Vec<String> = indexes
-        .iter()
-        .map(|index| stacks[*index].rank.to_string())
-        .collect();
+    let odd: Vec<String> = indexes.iter().map(|index| stacks[*index].name()).collect();
     let (ranks, are, they_are) = match &odd[..] {
         [_] => ("rank", "is", "it is"),
         _ => ("ranks", "are", "they are"),
@@ -213,12 +232,80 @@ pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
         odd.join(", "),
         stacks[indexes[0]].innermost(),
         match others {
-            1 => format!("rank {} is", stacks[example].rank),
+            1 => format!("rank {} is", stacks[example].name()),
             _ => format!("the other {others} are"),
         },
         stacks[example].innermost(),
     );
     Some(Outliers { indexes, text })
+}
+
+/// Workers of one node, none of which makes progress.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStacks {
+    /// Name of the node.
+    pub node: String,
+    /// Number of this report of the node.
+    pub number: u64,
+    /// Stacks of its workers; empty if all workers have exited.
+    pub workers: Vec<WorkerStack>,
+}
+
+/// Comparison of all workers of a job that hangs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Numbers of the compared reports, by node.
+    pub numbers: Vec<u64>,
+    /// Sentence about workers that differ from the others, if that is clear.
+    pub odd: Option<String>,
+    /// Workers that may block the job.
+    pub blamed: Vec<Rank>,
+    /// Stacks of the other nodes; only on the node that compared them.
+    #[serde(skip)]
+    pub elsewhere: Vec<WorkerStack>,
+}
+
+/// Compares the workers of all nodes of a job.
+/// The first node is the one that compares.
+pub fn compare(nodes: Vec<NodeStacks>) -> Comparison {
+    let numbers = nodes.iter().map(|node| node.number).collect();
+    let own = nodes.first().map_or(0, |node| node.workers.len());
+    let named = nodes
+        .into_iter()
+        .flat_map(|NodeStacks { node, workers, .. }| {
+            workers.into_iter().map(move |stack| WorkerStack {
+                node: node.clone(),
+                ..stack
+            })
+        });
+    let mut stacks: Vec<WorkerStack> = named.collect();
+    let odd = outliers(&stacks);
+    let blamed = suspects(&stacks, odd.as_ref(), true);
+    Comparison {
+        numbers,
+        odd: odd.map(|odd| odd.text),
+        blamed: blamed.iter().map(|index| stacks[*index].rank).collect(),
+        elsewhere: stacks.split_off(own),
+    }
+}
+
+/// Describes the workers in lines, equal ones of a node once.
+pub fn describe_all(stacks: &[WorkerStack]) -> Vec<String> {
+    let mut kinds: Vec<(&str, String, Vec<u32>)> = Vec::new();
+    for stack in stacks {
+        let text = stack.describe();
+        let known = kinds
+            .iter_mut()
+            .find(|(node, known, _)| *node == stack.node && *known == text);
+        match known {
+            Some((_, _, ranks)) => ranks.push(stack.rank.0),
+            None => kinds.push((&stack.node, text, vec![stack.rank.0])),
+        }
+    }
+    kinds
+        .iter()
+        .map(|(node, text, ranks)| format!("{} ({node}): {text}", intervals(ranks)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -227,6 +314,7 @@ mod tests {
 
     fn stack(rank: u32, frames: &[(&str, &str, u32)], syscall: &str) -> WorkerStack {
         WorkerStack {
+            node: String::new(),
             local_rank: LocalRank(rank),
             rank: Rank(rank),
             pid: 100 + rank,
@@ -319,6 +407,55 @@ mod tests {
         assert_eq!(blamed(&[sleeps], false), [0]);
         assert_eq!(blamed(std::slice::from_ref(&unknown), false), [0; 0]);
         assert_eq!(blamed(&[unknown], true), [0]);
+    }
+
+    #[test]
+    fn all_nodes_are_compared_and_the_odd_rank_is_named_with_its_node() {
+        let node = |name: &str, workers| NodeStacks {
+            node: name.to_owned(),
+            number: 1,
+            workers,
+        };
+        let waits = |rank| stack(rank, &[REDUCE, ("main", "train.py", 17)], "futex");
+        let sleeps = stack(3, &[("save", "train.py", 9)], "clock_nanosleep");
+        let here = node("a", vec![waits(0), waits(1)]);
+        let there = node("b", vec![waits(2), sleeps]);
+        let found = compare(vec![here.clone(), there, node("c", Vec::new())]);
+        assert_eq!(
+            (&found.numbers[..], &found.blamed[..]),
+            (&[1, 1, 1][..], &[Rank(3)][..])
+        );
+        assert_eq!(
+            found.odd.as_deref(),
+            Some(
+                "rank 3 (b) is not where the others are: it is in save (train.py:9), the other 3 \
+                 are in all_reduce (distributed_c10d.py:2810)"
+            )
+        );
+        let lines = describe_all(&found.elsewhere);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("2 (b): all_reduce"), "{lines:?}");
+        // All ranks are in the same collective, so all may be at fault.
+        let there = node("b", vec![waits(2), waits(3)]);
+        let found = compare(vec![here, there]);
+        assert_eq!((found.odd, found.blamed.len()), (None, 4));
+        let lines = describe_all(&found.elsewhere);
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("2-3 (b): "),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_a_debugger_holds_is_odd_even_in_the_same_collective() {
+        let waits = |rank| stack(rank, &[REDUCE], "futex");
+        let mut held = waits(1);
+        held.kernel.state = Some('t');
+        for stacks in [vec![waits(0), held.clone()], vec![waits(0), held, waits(2)]] {
+            let odd = outliers(&stacks).unwrap();
+            assert_eq!(odd.indexes, [1]);
+            assert!(odd.text.contains("stopped by a debugger"), "{}", odd.text);
+        }
     }
 
     #[test]

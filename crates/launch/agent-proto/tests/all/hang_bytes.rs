@@ -84,7 +84,7 @@ proptest! {
         let mut beats = Heartbeats::new(HeartbeatLimits::parse("done=10,10").unwrap());
         let worker = LocalRank(0);
         beats.started(Mono::ZERO, worker);
-        beats.beat(Mono::ZERO, worker, &line);
+        beats.beat(Mono::ZERO, 0.0, worker, &line);
         let named_init = line.windows(4).any(|word| word == b"init");
         prop_assume!(!named_init);
         let ten = Mono::ZERO + Duration::from_secs(10);

@@ -38,6 +38,7 @@ use crate::clock::{Clock, or_forever};
 use crate::config::RendezvousPlan;
 use crate::event::TORCHELASTIC;
 use crate::failure::{FailureAnalysis, hang_sentence};
+use crate::hang::Peers;
 use crate::keeper::last_death;
 use crate::rendezvous::{Answer, Joined, RendezvousHandle};
 use crate::requests::{Request, Requests};
@@ -427,6 +428,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     fn assigned(&mut self, workers: &[WorkerRanks], round: Round, restart_count: u32) {
         let now = self.clock.now();
+        self.supervisor.joined(Peers {
+            store: self.rendezvous.round_store(),
+            node: round.group_rank,
+            nodes: round.group_world_size,
+        });
         self.emit(AgentEvent::RanksAssigned {
             at: now.wall,
             took: now.mono.since(self.step_began),

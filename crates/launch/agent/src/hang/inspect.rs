@@ -40,6 +40,7 @@ async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> WorkerStack {
         },
     };
     WorkerStack {
+        node: String::new(),
         local_rank: worker.local_rank,
         rank: worker.rank,
         pid,

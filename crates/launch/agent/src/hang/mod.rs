@@ -8,6 +8,7 @@
 //!   pipes ──lines──► Timers, Heartbeats ──┐
 //!   time  ─────────► (deadlines) ─────────┼─ trouble ─► inspect ─► report ─► restart or fail
 //!   look  ──usage──► ProgressWatch ───────┘             (py-spy and /proc, beside the loop)
+//!                                                  └─ exchange ─► comparison of all nodes
 //! ```
 //!
 //! If no watch is on, there is no pipe, no reading and no deadline.
@@ -15,9 +16,11 @@
 //! * `plan` contains the settings, `report` the texts
 //! * `watches` contains the three watches and their deadlines
 //! * `pipes`, `look`, `syscall` and `stack` read from workers and from the kernel
+//! * `exchange` connects the agents of a round, and `stragglers` compares the speed of ranks
 //! * `inspect` finds out what all workers are doing
 //! * `monitor` decides on the action and passes it to the supervisor
 
+mod exchange;
 mod inspect;
 mod look;
 mod monitor;
@@ -25,9 +28,11 @@ mod pipes;
 mod plan;
 mod report;
 mod stack;
+mod stragglers;
 mod syscall;
 mod watches;
 
+pub(crate) use exchange::Peers;
 pub(crate) use inspect::begin as inspect;
 pub(crate) use look::kernel_state_in;
 pub(crate) use monitor::{HangMonitor, HangOutput};

@@ -1,20 +1,27 @@
 //! Reaction to the watches: inspection, report, and stop of workers.
 
 use rdzv_agent_proto::group::{Cause, GroupInput};
-use rdzv_agent_proto::hang::progress::ProgressChange;
-use rdzv_agent_proto::hang::stacks::{WorkerStack, outliers, suspects};
+use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch};
+use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
+use rdzv_agent_proto::hang::straggler::StragglerChange;
 use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;
-use rdzv_core::time::Now;
+use rdzv_core::time::{Mono, Now};
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
+use super::exchange::{Comparing, Peers};
 use super::inspect::{self, Inspection};
 use super::report::resumed;
+use super::stragglers::Stragglers;
 use super::watches::{HangEvent, Trouble, Watches};
 use super::{HangAction, HangPlan, HangReport, WatchdogAction, WatchdogTimer};
 use crate::AgentError;
 use crate::clock::{Clock, or_forever};
 use crate::worker::WorkerIdentity;
+
+/// Number of equal stacks that show that a worker spins.
+const SPIN_SAMPLES: u32 = 4;
 
 /// Request or event of the monitor; the caller handles them in this order.
 #[derive(Debug)]
@@ -24,6 +31,7 @@ pub(crate) enum HangOutput {
     Report(HangReport),
     /// Workers of a group that made no progress make progress again.
     Over,
+    Straggler(StragglerChange),
     /// Record this cause for a worker that the agent is about to stop.
     Condemn(LocalRank, Cause),
     /// Send this worker the signal that it has requested.
@@ -38,6 +46,28 @@ pub(crate) struct HangMonitor {
     pub(crate) watches: Watches,
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
+    stragglers: Option<Stragglers>,
+    /// Other nodes of the round, if there are any.
+    peers: Option<Peers>,
+    /// Hang of this node that the other nodes know.
+    comparing: Option<Comparing>,
+    /// Hang of this node that is not reported until all nodes hang.
+    held: Option<(Trouble, Vec<WorkerStack>)>,
+    /// Number of hangs of this node.
+    number: u64,
+    spin: SpinCheck,
+}
+
+/// Samples of workers that may spin.
+#[derive(Default)]
+struct SpinCheck {
+    next: Mono,
+    workers: Vec<LocalRank>,
+    /// Last sample, and the number of equal ones.
+    last: Vec<WorkerStack>,
+    equal: u32,
+    /// Answer to the question if another node hangs.
+    asked: Option<oneshot::Receiver<bool>>,
 }
 
 impl HangMonitor {
@@ -50,7 +80,36 @@ impl HangMonitor {
             local_world_size: workers,
             troubles: Vec::new(),
             inspection: None,
+            stragglers: plan.stragglers.map(Stragglers::new),
+            peers: None,
+            comparing: None,
+            held: None,
+            number: 0,
+            spin: SpinCheck::default(),
         })
+    }
+
+    /// Receives the nodes of a round.
+    pub(crate) fn joined(&mut self, peers: Peers) {
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.joined(&peers);
+        }
+        let is_shared = self.plan.progress.is_some() && peers.nodes > 1;
+        self.peers = is_shared.then_some(peers);
+        if let Some(peers) = &self.peers {
+            peers.begin();
+        }
+    }
+
+    /// Records the exit of a worker.
+    pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
+        self.watches.ended(now, local_rank);
+        if let (Some(peers), true) = (&self.peers, self.watches.is_idle()) {
+            // The other nodes do not wait for a node without workers.
+            self.number += 1;
+            let interval = self.plan.progress.unwrap_or_default();
+            self.comparing = Some(peers.compare(self.number, Vec::new(), interval));
+        }
     }
 
     /// Returns the event about an action of the watchdog, if it is on.
@@ -73,16 +132,28 @@ impl HangMonitor {
         self.watches.clear();
         self.troubles.clear();
         self.inspection = None;
+        (self.peers, self.comparing, self.held) = (None, None, None);
+        self.spin = SpinCheck::default();
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.clear();
+        }
     }
 
     /// Waits for the next event.
     /// While the agent stops the workers (not `healthy`), this only empties their pipes.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
+        let comparing = self.comparing.as_mut();
+        let compared = comparing.and_then(|comparing| comparing.answer.as_mut());
+        let stragglers = self.stragglers.as_mut();
         tokio::select! {
             biased;
             event = self.watches.next(clock, healthy) => event,
             stacks = or_forever(self.inspection.as_mut()) => HangEvent::Inspected(stacks),
+            found = or_forever(compared) => HangEvent::Compared(found.ok().flatten()),
+            look = or_forever(stragglers.map(|it| it.next(clock, healthy))) => {
+                HangEvent::Stragglers(look)
+            }
         }
     }
 
@@ -108,12 +179,100 @@ impl HangMonitor {
             HangEvent::Inspected(stacks) => {
                 self.inspection = None;
                 let troubles = std::mem::take(&mut self.troubles);
-                if healthy {
-                    return self.conclude(troubles, stacks, &running());
+                if troubles.is_empty() {
+                    self.sampled(now.mono, stacks);
+                } else if healthy {
+                    return self.inspected(troubles, stacks, &running());
                 }
+            }
+            HangEvent::Compared(found) => {
+                if let Some(comparing) = &mut self.comparing {
+                    comparing.answer = None;
+                }
+                if let Some((trouble, stacks)) = self.held.take().filter(|_| healthy) {
+                    return self.conclude(vec![trouble], stacks, &running(), found);
+                }
+            }
+            HangEvent::Stragglers(look) => {
+                let Some(stragglers) = &mut self.stragglers else {
+                    return Vec::new();
+                };
+                for remark in self.watches.read_all(now) {
+                    warn!("{remark}");
+                }
+                let beats = &self.watches.heartbeats;
+                let changes = stragglers.handle(now.mono, look, beats, &running());
+                changes
+                    .iter()
+                    .for_each(|change| warn!("[{}] {change}", self.role));
+                return changes.into_iter().map(HangOutput::Straggler).collect();
             }
         }
         Vec::new()
+    }
+
+    /// Reports hangs, or shares a hang of all workers with the other nodes first.
+    fn inspected(
+        &mut self,
+        mut troubles: Vec<Trouble>,
+        stacks: Vec<WorkerStack>,
+        running: &[WorkerIdentity],
+    ) -> Vec<HangOutput> {
+        let is_stuck = |trouble: &Trouble| matches!(trouble, Trouble::Stuck { .. });
+        let position = troubles.iter().position(is_stuck);
+        if let (Some(peers), Some(position)) = (&self.peers, position) {
+            let interval = self.watches.progress.as_ref().map(ProgressWatch::interval);
+            self.number += 1;
+            let workers = stacks.clone();
+            let comparing = peers.compare(self.number, workers, interval.unwrap_or_default());
+            self.comparing = Some(comparing);
+            self.held = Some((troubles.remove(position), stacks.clone()));
+        }
+        self.conclude(troubles, stacks, running, None)
+    }
+
+    /// Samples the stacks of workers that may spin, if there are any.
+    fn check_spin(&mut self, now: Mono, running: impl FnOnce() -> Vec<WorkerIdentity>) {
+        let (spin, Some(progress)) = (&mut self.spin, &self.watches.progress) else {
+            return;
+        };
+        if now < spin.next || self.inspection.is_some() || self.plan.stack_tool.is_none() {
+            return;
+        }
+        spin.next = now + progress.interval();
+        let answer = spin.asked.take().map(|mut asked| asked.try_recv());
+        let others_hang = answer == Some(Ok(true));
+        spin.workers = progress.may_spin(now, others_hang);
+        if !spin.workers.is_empty() {
+            self.inspection = Some(inspect::begin(running(), self.plan.stack_tool.as_ref()));
+        }
+        if !progress.may_spin(now, true).is_empty() {
+            spin.asked = self.peers.as_ref().map(Peers::any_hang);
+        }
+    }
+
+    /// Compares a sample of workers that may spin with the previous one.
+    fn sampled(&mut self, now: Mono, mut stacks: Vec<WorkerStack>) {
+        let (spin, Some(progress)) = (&mut self.spin, &mut self.watches.progress) else {
+            return;
+        };
+        stacks.retain(|stack| spin.workers.contains(&stack.local_rank));
+        let is_same = |(one, other): (&WorkerStack, &WorkerStack)| {
+            (one.local_rank, &one.frames) == (other.local_rank, &other.frames)
+        };
+        let is_equal =
+            stacks.len() == spin.last.len() && stacks.iter().zip(&spin.last).all(is_same);
+        if !stacks.iter().all(WorkerStack::in_collective) || !spin.last.is_empty() && !is_equal {
+            // The workers compute. The next samples follow after the limit.
+            spin.next = now + self.plan.progress.unwrap_or_default();
+            (spin.equal, spin.last) = (0, Vec::new());
+            return;
+        }
+        (spin.equal, spin.last) = (spin.equal + 1, stacks);
+        if spin.equal >= SPIN_SAMPLES {
+            progress.spin(&std::mem::take(&mut spin.workers));
+            (spin.equal, spin.last) = (0, Vec::new());
+        }
     }
 
     /// Handles a deadline, and starts an inspection if workers hang.
@@ -157,7 +316,12 @@ impl HangMonitor {
                 let limit = self.plan.progress.unwrap_or_default();
                 self.troubles.push(Trouble::Stuck { silent, limit });
             }
+            // The other nodes made progress, so nothing was reported.
+            Some(ProgressChange::Resumed { .. }) if self.held.take().is_some() => {
+                self.comparing = None;
+            }
             Some(ProgressChange::Resumed { silent }) => {
+                self.comparing = None;
                 warn!("[{}] {}", self.role, resumed(silent));
                 outputs.push(HangOutput::Over);
             }
@@ -166,6 +330,8 @@ impl HangMonitor {
         if !self.troubles.is_empty() && self.inspection.is_none() {
             let tool = self.plan.stack_tool.as_ref();
             self.inspection = Some(inspect::begin(running(), tool));
+        } else {
+            self.check_spin(now.mono, running);
         }
         outputs
     }
@@ -176,12 +342,18 @@ impl HangMonitor {
         troubles: Vec<Trouble>,
         stacks: Vec<WorkerStack>,
         running: &[WorkerIdentity],
+        compared: Option<Comparison>,
     ) -> Vec<HangOutput> {
         let odd = outliers(&stacks);
         let alone = running
             .iter()
             .all(|worker| worker.world_size == self.local_world_size);
-        let blamed = suspects(&stacks, odd.as_ref(), alone);
+        let blamed = match &compared {
+            Some(found) => (0..stacks.len())
+                .filter(|index| found.blamed.contains(&stacks[*index].rank))
+                .collect(),
+            None => suspects(&stacks, odd.as_ref(), alone),
+        };
         let action = self.plan.action;
         let mut found = Vec::new();
         let mut condemned: Vec<(LocalRank, Cause)> = Vec::new();
@@ -214,10 +386,15 @@ impl HangMonitor {
         if found.is_empty() {
             return Vec::new();
         }
+        let (elsewhere, odd) = match compared {
+            Some(found) => (found.elsewhere, found.odd),
+            None => (Vec::new(), odd.map(|odd| odd.text)),
+        };
         let report = HangReport {
             found,
             stacks,
-            odd: odd.map(|odd| odd.text),
+            elsewhere,
+            odd,
             spared,
             action,
         };

@@ -18,6 +18,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::io::{Errno, read};
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until};
 
 use crate::exits::{self, awaitable};
 
@@ -28,6 +29,10 @@ const BATCH: usize = 64 * 1024;
 const MOST_ROUNDS: usize = 32;
 
 const EVENTS: usize = 64;
+
+/// Time between the first line and the reading of all pipes.
+/// Many workers that report each step then wake up the agent only 10 times a second.
+const GATHER: Duration = Duration::from_millis(100);
 
 /// Writer of a pipe, and the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +63,8 @@ pub(crate) struct Pipes {
     poller: AsyncFd<Poller>,
     open: Vec<Pipe>,
     buffer: Vec<u8>,
+    /// Time of the next reading, if a pipe can be read.
+    due: Option<Instant>,
 }
 
 impl Pipes {
@@ -67,6 +74,7 @@ impl Pipes {
             poller: awaitable(Poller::new()?)?,
             open: Vec::new(),
             buffer: Vec::new(),
+            due: None,
         })
     }
 
@@ -115,12 +123,19 @@ impl Pipes {
     /// Waits until a worker writes, and returns the lines.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, SplitLine)>> {
-        let events = exits::events(&mut self.poller, EVENTS).await?;
-        Ok(self.take(&events))
+        if self.due.is_none() {
+            exits::events(&mut self.poller, EVENTS).await?;
+            self.due = Some(Instant::now() + GATHER);
+        }
+        if let Some(due) = self.due {
+            sleep_until(due).await;
+        }
+        Ok(self.take_all())
     }
 
     /// Returns the lines that can be read without waiting.
     pub(crate) fn take_all(&mut self) -> Vec<(Source, SplitLine)> {
+        self.due = None;
         let mut events = Vec::with_capacity(EVENTS);
         match self
             .poller
@@ -166,7 +181,7 @@ impl Pipes {
                 Err(_) => self.poller.get_ref().remove(&pipe.descriptor),
             }
         }
-        // Heartbeats are short and rare, so this frees the memory that a flood needed.
+        // Heartbeats are short, so this frees the memory that a flood needed.
         self.buffer = Vec::new();
         found
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::stacks::WorkerStack;
+use rdzv_agent_proto::hang::stacks::{WorkerStack, describe_all};
 use serde_json::{Value, json};
 
 use super::HangAction;
@@ -56,6 +56,8 @@ pub struct HangReport {
     pub found: Vec<(WorkerIdentity, Cause)>,
     /// Stack of each running worker of this node.
     pub stacks: Vec<WorkerStack>,
+    /// Stacks of the workers of the other nodes, on the node that compared all nodes.
+    pub elsewhere: Vec<WorkerStack>,
     /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
     /// `true` if the agent stops no worker although the user requested it.
@@ -70,7 +72,7 @@ impl HangReport {
     /// Returns the report in a form for programs.
     ///
     /// The keys are `found` (workers and causes), `odd` (a sentence or null), `spared`, `places`
-    /// (by worker) and `action`.
+    /// (by worker; `node` is null for this node) and `action`.
     pub(crate) fn record(&self) -> Value {
         let found = self.found.iter().map(|(worker, cause)| {
             json!({
@@ -80,9 +82,10 @@ impl HangReport {
                 "cause": { "kind": cause.kind(), "text": cause.to_string() },
             })
         });
-        let stacks = self.stacks.iter().map(|stack| {
+        let stacks = self.stacks.iter().chain(&self.elsewhere).map(|stack| {
             let frames = stack.frames.iter();
             json!({
+                "node": Some(&stack.node).filter(|node| !node.is_empty()),
                 "rank": stack.rank.0,
                 "local_rank": stack.local_rank.0,
                 "pid": stack.pid,
@@ -127,6 +130,12 @@ impl fmt::Display for HangReport {
                 "No worker on this node is stopped, because all of them may be waiting for another \
                  node"
             )?;
+        }
+        if !self.elsewhere.is_empty() {
+            writeln!(formatter, "Locations of the workers on other nodes:")?;
+            for line in describe_all(&self.elsewhere) {
+                writeln!(formatter, "  ranks {line}")?;
+            }
         }
         write!(formatter, "Locations of the workers on this node:")?;
         for stack in &self.stacks {

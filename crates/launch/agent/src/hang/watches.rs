@@ -8,15 +8,17 @@ use std::time::Duration;
 use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
 use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch, Usage};
-use rdzv_agent_proto::hang::stacks::WorkerStack;
+use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack};
 use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, earliest};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep_until;
 
 use super::look;
 use super::pipes::{Pipes, Source};
+use super::stragglers::Look;
 use crate::AgentError;
 use crate::clock::{Clock, or_forever};
 use crate::error::system;
@@ -35,6 +37,9 @@ pub(crate) enum HangEvent {
     Due,
     /// An inspection found the stacks of all workers.
     Inspected(Vec<WorkerStack>),
+    /// All nodes hang, or (`None`) it is unknown if the other nodes do.
+    Compared(Option<Comparison>),
+    Stragglers(Look),
 }
 
 /// Problem of one worker that hangs, or of the whole group.
@@ -56,8 +61,8 @@ pub(crate) struct Watches {
     pipes: Option<Pipes>,
     directory: Option<PathBuf>,
     timers: Timers,
-    heartbeats: Heartbeats,
-    progress: Option<ProgressWatch>,
+    pub(super) heartbeats: Heartbeats,
+    pub(super) progress: Option<ProgressWatch>,
     /// Running workers and their process ids.
     running: Vec<(LocalRank, u32)>,
     complaints: u32,
@@ -106,6 +111,11 @@ impl Watches {
     pub(crate) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
         let path = self.pipes.as_ref()?.path(Source::Heartbeat(local_rank))?;
         Some((env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
+    }
+
+    /// `true` if no worker runs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
     }
 
     fn on(&self) -> bool {
@@ -211,7 +221,9 @@ impl Watches {
             SplitLine::Whole(text) => text,
             SplitLine::TooLong => &[],
         };
-        let silent = self.heartbeats.beat(now.mono, local_rank, text)?;
+        let clock = clock_gettime(ClockId::Monotonic);
+        let clock = clock.tv_sec as f64 + clock.tv_nsec as f64 / 1e9;
+        let silent = self.heartbeats.beat(now.mono, clock, local_rank, text)?;
         Some(format!(
             "worker with local rank {local_rank} sends heartbeats again after {:.1} s of silence",
             silent.as_secs_f64()

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::sink::RunFacts;
 use crate::AgentEvent;
+use crate::event::{Lateness, StragglerChange};
 use crate::worker::WorkerIdentity;
 use rdzv_agent_proto::group::Exit;
 use rdzv_rendezvous::GroupEvent;
@@ -44,6 +45,10 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
         AgentEvent::WorkerSignalled { .. } => "worker_signalled",
         AgentEvent::Hang { .. } => "hang",
         AgentEvent::HangOver { .. } => "hang_over",
+        AgentEvent::Straggler { change, .. } => match change {
+            StragglerChange::Slow { .. } => "straggler",
+            StragglerChange::Over { .. } => "straggler_over",
+        },
         AgentEvent::Watchdog { .. } => "watchdog",
         AgentEvent::Restarting { .. } => "restarting",
         AgentEvent::AgentRestarted { .. } => "agent_restarted",
@@ -148,6 +153,7 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
         } => json!({ "pid": pid, "signal": signal, "forced": forced }),
         AgentEvent::Hang { report, .. } => report.record(),
         AgentEvent::HangOver { .. } => json!({}),
+        AgentEvent::Straggler { change, .. } => straggler(change),
         AgentEvent::Watchdog { action, timer, .. } => json!({
             "action": action.name(),
             "pid": timer.as_ref().map(|timer| timer.pid),
@@ -223,6 +229,31 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
             "seconds": took.as_secs_f64(),
             "error": raw_error,
         }),
+    }
+}
+
+fn straggler(change: &StragglerChange) -> Value {
+    let text = change.to_string();
+    match change {
+        StragglerChange::Over { rank, node } => {
+            json!({ "rank": rank, "host": node, "text": text })
+        }
+        StragglerChange::Slow {
+            rank,
+            node,
+            slow_for,
+            by,
+        } => {
+            let (late, behind, is_guess) = match by {
+                Lateness::PerStep { late, .. } => (Some(late), None, false),
+                Lateness::Behind(steps) => (None, Some(steps), false),
+                Lateness::Guess { .. } => (None, None, true),
+            };
+            json!({
+                "rank": rank, "host": node, "slow_for": slow_for.as_secs_f64(),
+                "late_seconds": late, "steps_behind": behind, "is_guess": is_guess, "text": text,
+            })
+        }
     }
 }
 

@@ -61,6 +61,8 @@ pub struct NodeReport {
     pub began: Option<f64>,
     /// Sentence about the current wait: for whom, since when, and its limit.
     pub awaiting: Option<String>,
+    /// Ranks that are slower than the others, with a sentence about each.
+    pub slow: Vec<(u64, String)>,
     /// First failure of the job that this node knows, also after a restart.
     pub failure: Option<KnownFailure>,
     /// Rounds, waits and lives of workers, in the order of their beginning.
@@ -183,6 +185,7 @@ impl Default for NodeReport {
             workers: Vec::new(),
             began: None,
             awaiting: None,
+            slow: Vec::new(),
             failure: None,
             spans: Vec::new(),
             verdict: Verdict::default(),
@@ -233,6 +236,7 @@ impl NodeReport {
         match name {
             "rendezvous_began" => {
                 self.workers.clear();
+                self.slow.clear();
                 // A killed agent has reported no exit of its workers.
                 let open = self.spans.iter_mut().filter(|span| span.end.is_none());
                 open.for_each(|span| span.end = Some(at));
@@ -277,6 +281,14 @@ impl NodeReport {
             }
             "regrouping" => self.mark(&format!("next round: {}", text("reason")), at, false),
             "hang" => self.mark("hang", at, true),
+            "straggler" | "straggler_over" => {
+                let rank = number("rank").unwrap_or(0);
+                self.slow.retain(|(known, _)| *known != rank);
+                if name == "straggler" {
+                    self.slow.push((rank, text("text").to_owned()));
+                    self.mark(&format!("rank {rank} is slow"), at, true);
+                }
+            }
             "signal_received" => self.mark("signal", at, false),
             "preempted" => self.mark("preempted", at, false),
             "unfenced" => self.suspended_seconds += fields["seconds"].as_f64().unwrap_or(0.0),

@@ -24,7 +24,7 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::event::TORCHELASTIC;
 use crate::exits::Exits;
-use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
+use crate::hang::{HangMonitor, HangOutput, Peers, WatchdogAction};
 use crate::keeper::launcher;
 use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
@@ -227,7 +227,7 @@ impl ProcessSupervisor {
         let mut events = Vec::new();
         let mut exits = Vec::new();
         for (local_rank, exit) in ends {
-            self.hang.watches.ended(now.mono, local_rank);
+            self.hang.ended(now.mono, local_rank);
             let Some(worker) = self.workers.get_mut(&local_rank) else {
                 continue;
             };
@@ -264,6 +264,7 @@ impl ProcessSupervisor {
             }
             HangOutput::Report(report) => vec![AgentEvent::Hang { at, report }.into()],
             HangOutput::Over => vec![AgentEvent::HangOver { at }.into()],
+            HangOutput::Straggler(change) => vec![AgentEvent::Straggler { at, change }.into()],
             HangOutput::Condemn(worker, cause) => {
                 if let Some(worker) = self.workers.get_mut(&worker) {
                     worker.kill_cause = Some(cause);
@@ -401,6 +402,10 @@ impl Supervisor for ProcessSupervisor {
     fn forget(&mut self) {
         self.workers.clear();
         self.hang.clear();
+    }
+
+    fn joined(&mut self, peers: Peers) {
+        self.hang.joined(peers);
     }
 
     fn start(

@@ -1,6 +1,6 @@
 //! The store of a round.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdzv_store::{Store, StoreError};
 
@@ -27,6 +27,7 @@ struct Connections {
     source: Option<Arc<dyn Store>>,
     of_agent: Option<Arc<dyn Store>>,
     of_others: Option<Arc<dyn Store>>,
+    of_threads: Vec<Weak<dyn Store>>,
 }
 
 impl RoundStore {
@@ -36,6 +37,7 @@ impl RoundStore {
                 source: Some(source),
                 of_agent: None,
                 of_others: None,
+                of_threads: Vec::new(),
             })),
         }
     }
@@ -71,6 +73,20 @@ impl RoundStore {
         source.ok_or_else(is_over)?.try_clone()
     }
 
+    /// Returns a connection for one thread of the agent, which ends with the round.
+    pub(crate) fn of_thread(&self) -> Result<Arc<dyn Store>, StoreError> {
+        let store: Arc<dyn Store> = Arc::from(self.apart()?);
+        let mut connections = self.lock();
+        connections
+            .of_threads
+            .retain(|known| known.strong_count() > 0);
+        connections.of_threads.push(Arc::downgrade(&store));
+        if connections.source.is_none() {
+            break_off(&*store);
+        }
+        Ok(store)
+    }
+
     fn connection(
         &self,
         which: impl Fn(&mut Connections) -> &mut Option<Arc<dyn Store>>,
@@ -98,6 +114,9 @@ impl RoundStore {
             .flatten()
         {
             break_off(&**store);
+        }
+        for store in connections.of_threads.iter().filter_map(Weak::upgrade) {
+            break_off(&*store);
         }
     }
 

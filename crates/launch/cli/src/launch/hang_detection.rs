@@ -19,11 +19,11 @@ const STACK_TOOL: &str = "py-spy";
 /// Flags for workers that hang.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct HangArgs {
-    /// Seconds without progress on this node that count as a hang (0 disables)
+    /// Seconds without progress that count as a hang (0 disables)
     ///
     /// rdzv observes progress from outside: processor time of a worker and its children, output,
-    /// and data read. With several nodes, the timeout must exceed the longest time that one node
-    /// may wait for another.
+    /// and data read. A job with several nodes hangs if no node makes progress. This requires the
+    /// flag on all nodes.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     hang_timeout: f64,
 
@@ -35,6 +35,15 @@ pub(crate) struct HangArgs {
     /// first line) and `done` have no limit unless they are named.
     #[arg(long, value_name = "LIMITS")]
     heartbeat_timeout: Option<String>,
+
+    /// Name ranks that are slower than the others for SECONDS (0 disables).
+    ///
+    /// rdzv compares the times at which ranks report their steps: the workers write `step N` to the
+    /// named pipe RDZV_HEARTBEAT before the first collective of each step. If no worker does, rdzv
+    /// compares processor time, and marks the result as a guess. The agent of node 0 reports ranks
+    /// of all nodes with this flag.
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
+    stragglers: f64,
 
     /// Action when workers hang: report, restart or fail.
     ///
@@ -59,7 +68,8 @@ impl HangArgs {
             workers.insert(env::TORCHELASTIC_TIMER_FILE.into(), path.into());
         }
         let heartbeat = self.heartbeat(context)?;
-        let progress = self.progress()?;
+        let progress = seconds("--hang-timeout", self.hang_timeout)?;
+        let stragglers = seconds("--stragglers", self.stragglers)?;
         let action = match &*self.hang_action {
             "report" => HangAction::Report,
             "restart" => HangAction::Restart,
@@ -73,6 +83,7 @@ impl HangArgs {
             watchdog,
             heartbeat,
             progress,
+            stragglers,
             action,
             stack_tool: stack_tool(entrypoint, context),
         })
@@ -80,26 +91,25 @@ impl HangArgs {
 
     fn heartbeat(&self, context: &Context<'_>) -> Result<Option<HeartbeatPlan>, Refusal> {
         let text = self.heartbeat_timeout.as_deref().unwrap_or_default();
-        if text.is_empty() {
-            return Ok(None);
-        }
-        let limits = HeartbeatLimits::parse(text)
-            .map_err(|problem| Refusal::argument("--heartbeat-timeout", &problem))?;
+        let limits = match text {
+            "" if self.stragglers == 0.0 => return Ok(None),
+            "" => HeartbeatLimits::default(),
+            text => HeartbeatLimits::parse(text)
+                .map_err(|problem| Refusal::argument("--heartbeat-timeout", &problem))?,
+        };
         let name = format!("rdzv_heartbeat_{}", context.machine.random_id());
         let directory = context.temporary_directory().join(name);
         Ok(Some(HeartbeatPlan { directory, limits }))
     }
+}
 
-    fn progress(&self) -> Result<Option<Duration>, Refusal> {
-        match Duration::try_from_secs_f64(self.hang_timeout) {
-            Ok(limit) => Ok(Some(limit).filter(|limit| !limit.is_zero())),
-            Err(_) => {
-                let problem = format!(
-                    "{} is not a non-negative number of seconds",
-                    self.hang_timeout
-                );
-                Err(Refusal::argument("--hang-timeout", &problem))
-            }
+/// Returns a time in seconds; `None` if it is 0.
+fn seconds(flag: &str, value: f64) -> Result<Option<Duration>, Refusal> {
+    match Duration::try_from_secs_f64(value) {
+        Ok(limit) => Ok(Some(limit).filter(|limit| !limit.is_zero())),
+        Err(_) => {
+            let problem = format!("{value} is not a non-negative number of seconds");
+            Err(Refusal::argument(flag, &problem))
         }
     }
 }
@@ -137,6 +147,11 @@ pub(super) fn explain(draft: &mut Draft, hang: &HangPlan, environment: &Environm
         None => "not expected",
     };
     draft.setting("heartbeats", "heartbeat_timeout", heartbeat, "");
+    let stragglers = hang.stragglers.map_or_else(
+        || "not watched".to_owned(),
+        |limit| format!("after {} s", limit.as_secs_f64()),
+    );
+    draft.setting("slow ranks", "stragglers", stragglers, "");
     let switch = env::TORCHELASTIC_ENABLE_FILE_TIMER;
     let (watchdog, provenance) = match &hang.watchdog {
         Some(pipe) => (

@@ -274,7 +274,10 @@ fn header(job: &Job, now: f64) -> Line<'static> {
     Line::from(vec![name, text.into()])
 }
 
-/// Returns the lines about failures and waits.
+/// Maximum number of lines about slow ranks.
+const MOST_SLOW: usize = 3;
+
+/// Returns the lines about failures, slow ranks and waits.
 fn alerts(job: &Job, view: &View, width: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let mut push = |text: String, colour| {
@@ -297,6 +300,10 @@ fn alerts(job: &Job, view: &View, width: usize) -> Vec<Line<'static>> {
     let silent: Vec<String> = silent.map(|agent| agent.report.node.to_string()).collect();
     if !silent.is_empty() {
         push(format!("silent: {}", silent.join(", ")), Color::Red);
+    }
+    let reports = job.agents.values().map(|agent| &agent.report);
+    for (_, sentence) in reports.flat_map(|report| &report.slow).take(MOST_SLOW) {
+        push(sentence.clone(), Color::Yellow);
     }
     let mut waits = job.agents.values().filter_map(|agent| {
         let wait = agent.report.awaiting.as_ref()?;

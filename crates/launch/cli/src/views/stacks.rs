@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use rdzv_agent::observe::ShownStack;
+use rdzv_core::rank::intervals;
 
 use super::client::{JobArgs, ViewError, ended};
 use super::job::parse;
@@ -81,18 +82,6 @@ pub(crate) fn collapsed(stacks: &[ShownStack]) -> String {
         format!("{who}{reason}\n{frames}")
     });
     texts.collect::<Vec<_>>().join("\n")
-}
-
-/// Returns numbers as intervals: `0-2, 5`.
-fn intervals(ranks: &[u32]) -> String {
-    let mut ranks = ranks.to_vec();
-    ranks.sort_unstable();
-    let runs = ranks.chunk_by(|one, other| one + 1 == *other);
-    let runs = runs.map(|run| match run {
-        [one] => one.to_string(),
-        _ => format!("{}-{}", run[0], run[run.len() - 1]),
-    });
-    runs.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -82,11 +82,21 @@ fn limits_and_action_are_what_was_typed() {
 }
 
 #[test]
+fn slow_ranks_need_pipes_but_no_limits() {
+    let hang = case(&["--stragglers=30", "s.py"]).launch().plan.hang;
+    assert_eq!(hang.stragglers, Some(Duration::from_secs(30)));
+    assert_eq!(hang.heartbeat.unwrap().limits.of("step"), None);
+    let hang = case(&["--stragglers=0", "s.py"]).launch().plan.hang;
+    assert_eq!((hang.stragglers, hang.heartbeat), (None, None));
+}
+
+#[test]
 fn bad_limits_are_refused_in_one_sentence() {
     for line in [
         ["--hang-timeout=-1", "s.py"],
         ["--hang-timeout=nan", "s.py"],
         ["--heartbeat-timeout=soon", "s.py"],
+        ["--stragglers=-5", "s.py"],
         ["--hang-action=panic", "s.py"],
     ] {
         let text = case(&line).refusal().to_string();

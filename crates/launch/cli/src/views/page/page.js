@@ -137,6 +137,9 @@ function drawAlerts(all) {
   for (const agent of all.filter(agent => agent.is_silent).slice(0, 8)) {
     alerts.push(el('div', { className: 'alert failed' }, el('b', {}, 'Silent: '), `${agent.name} sends no reports`));
   }
+  for (const [, sentence] of all.flatMap(agent => agent.report.slow || []).slice(0, 4)) {
+    alerts.push(el('div', { className: 'alert waiting' }, el('b', {}, 'Slow: '), sentence));
+  }
   const waits = all.filter(agent => agent.report.awaiting);
   for (const { report, name } of waits.slice(0, 4)) {
     alerts.push(el('div', { className: 'alert waiting' }, el('b', {}, `${name} waits: `), report.awaiting.replace(/^\[.*?\] /, '')));
