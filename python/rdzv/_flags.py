@@ -43,6 +43,7 @@ FLAGS = SWITCHES | {
     "preempt_exit_code",
     "preempt_grace",
     "preempt_signal",
+    "preload",
     "rdzv_backend",
     "rdzv_conf",
     "rdzv_endpoint",

@@ -360,7 +360,7 @@ def test_a_program_behaves_the_same_with_preload(tmp_path, name):
     if PROGRAMS[name][0] is not FACTS:
         assert comparable(str(executed)) == comparable(str(forked))
         return
-    assert executed[0] == forked[0] == 0
+    assert executed[0] == forked[0] == 0, (executed, forked)
     for (one, _), (other, _) in zip(executed[1], forked[1], strict=True):
         one, other = json.loads(one), json.loads(other)
         assert not one.pop("forked") and other.pop("forked")

@@ -7,6 +7,7 @@
 # In all other processes it may not return: the interpreter would run the script.
 import ctypes
 import gc
+import io
 import os
 import socket
 import sys
@@ -122,12 +123,11 @@ def become_worker(descriptors, said):
     for number, (descriptor, stream) in enumerate(streams):
         os.dup2(descriptor, number)
         # A stream remembers whether its file has positions.
-        raw = getattr(stream.buffer, "raw", stream.buffer)
-        name = raw.name
-        raw.__init__(number, raw.mode, closefd=False)
-        raw.name = name
+        kind, former = type(stream.buffer), getattr(stream.buffer, "raw", stream.buffer)
+        raw = io.FileIO(number, former.mode, closefd=False)
+        raw.name = former.name
         how = stream.encoding, stream.errors, "\n", stream.line_buffering, stream.write_through
-        stream.__init__(stream.buffer, *how)
+        stream.__init__(raw if kind is io.FileIO else kind(raw), *how)
     # The module `random` has done this at the fork.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
