@@ -1,10 +1,10 @@
 # Fork server of `rdzv run --preload`: imports modules once, and forks a process for each worker.
 #
-# The agent passes this text to the workers' interpreter as `-c`. There it packs itself as the module
-# `sitecustomize` into a zip file in memory, and executes the interpreter again, with the command line
-# of a worker. The interpreter then imports this text before its script. In the process of a worker
-# this text returns, and the interpreter does the rest: `sys.path[0]`, `__main__`, the script, the exit.
-# In all other processes it may not return: the interpreter would run the script.
+# The agent passes this text to the workers' interpreter as `-c`. There it packs itself as the
+# module `sitecustomize` into a zip file in memory, and executes the interpreter again, with the
+# command line of a worker. The interpreter then imports this text before its script. In the process
+# of a worker, this text returns, and the interpreter does the rest: `sys.path[0]`, `__main__`, the
+# script, the exit. In all other processes it may not return: the interpreter would run the script.
 import ctypes
 import gc
 import io
@@ -28,8 +28,8 @@ def execute_again():
     file = os.memfd_create("rdzv-preload", 0)
     with open(file, "w+b", closefd=False) as archive, zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("sitecustomize.py", sys.orig_argv[at + 1])
-    paths = filter(None, [f"/proc/self/fd/{file}", os.environ.get("PYTHONPATH")])
-    os.environ["PYTHONPATH"] = ":".join(paths)
+    paths = f"/proc/self/fd/{file}", os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = ":".join(filter(None, paths))
     os.execv(sys.executable, sys.orig_argv[:at] + sys.orig_argv[at + 2 :])
 
 
@@ -133,6 +133,8 @@ def become_worker(descriptors, said):
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    if "threading" in sys.modules:
+        sys.modules["threading"].main_thread()._set_native_id()
     # Without this answer, the agent executes the program, and closes its end of the socket.
     os.write(answer, b"%d" % os.getpid())
     if not os.read(answer, 1):
