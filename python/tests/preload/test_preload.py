@@ -28,9 +28,10 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     while not os.path.exists(os.environ["TEST_FOLDER"] + "/ready"):
         time.sleep(0.01)
     os._exit(3)
-with open(os.environ["TEST_FOLDER"] + "/forked", "w") as file:
-    file.write(str(__import__("gc").get_freeze_count() > 0))
-del file
+if __name__ == "__main__":
+    with open(os.environ["TEST_FOLDER"] + "/forked", "w") as file:
+        file.write(str(__import__("gc").get_freeze_count() > 0))
+    del file
 """
 
 FACTS = """
@@ -67,7 +68,8 @@ facts = {
     "custom": "sitecustomize" in sys.modules, "depth": [frame.function for frame in inspect.stack()],
     "streams": [stream(file) for file in (sys.stdin, sys.stdout, sys.stderr)],
     "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__],
-    "stdin": [sys.stdin.tell(), sys.stdin.readline(), sys.stdin.tell(), sys.stdin.read()], "threads": [thread.name for thread in threading.enumerate()],
+    # All workers read from one position.
+    "stdin": os.environ["LOCAL_RANK"] == "0" and [sys.stdin.tell(), sys.stdin.readline(), sys.stdin.tell(), sys.stdin.read()], "threads": [thread.name for thread in threading.enumerate()],
     "main_thread": threading.main_thread() is threading.current_thread(), "native": threading.main_thread().native_id == own,
     "handlers": [str(signal.getsignal(number)).partition(" at ")[0] for number in sorted(signal.valid_signals())],
     "gc": [gc.isenabled(), gc.get_threshold()], "fault": faulthandler.is_enabled(),
@@ -258,7 +260,7 @@ PROGRAMS = {
     "signals": (SIGNALLED, QUICK, SCRIPT),
     "trace": (STEPS, QUICK, ["-m", "trace", "--trace", "--ignore-dir", sys.prefix, *SCRIPT]),
     "coverage": (STEPS, QUICK, ["-m", "coverage", "run", "--data-file=measured", *SCRIPT]),
-    "pdb": (STEPS, QUICK, ["-m", "pdb", "-c", "tbreak 12", "-c", "continue", *SCRIPT]),
+    "pdb": (STEPS, QUICK, ["-m", "pdb", "-c", "tbreak 13", "-c", "continue", *SCRIPT]),
     "output_of_imports": (IMPORT_OUTPUT, f"{QUICK},loud", SCRIPT),
 }
 

@@ -84,7 +84,7 @@ def measure(program, flags):
 
 def main():
     for title, flags in (("executed", []), ("--preload torch", ["--preload", "torch"])):
-        starts, formations, memory, server = measure(sys.argv[1], flags)
+        starts, formations, memory, server = measure(os.path.abspath(sys.argv[1]), flags)
         for quantity, values in (("kill to first line", starts), ("first line to formed group", formations)):
             print(f"{title:<16} {quantity:<27} median {statistics.median(values):7.1f} ms, worst {max(values):7.1f} ms")
         print(
