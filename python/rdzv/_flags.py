@@ -43,6 +43,7 @@ FLAGS = SWITCHES | {
     "preempt_exit_code",
     "preempt_grace",
     "preempt_signal",
+    "preload",
     "rdzv_backend",
     "rdzv_conf",
     "rdzv_endpoint",
@@ -134,6 +135,8 @@ if TYPE_CHECKING:
         """Seconds that workers have between the notice and SIGTERM."""
         preempt_signal: _Text
         """Signal by which the scheduler announces a preemption, such as USR1 or TERM."""
+        preload: _Text
+        """Import Python modules once; fork the workers from there."""
         rdzv_backend: _Text
         """Rendezvous backend: static, c10d, etcd-v2 or etcd. Default ``static``."""
         rdzv_conf: _Text

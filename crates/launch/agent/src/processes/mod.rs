@@ -30,6 +30,7 @@ use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::signals::is_handled;
+use crate::spawn::ForkServer;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
@@ -68,6 +69,7 @@ pub(crate) struct ProcessSupervisor {
     view: Option<LiveView>,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
+    fork_server: ForkServer,
     /// Control group of the workers, created with the first worker.
     control_group: OnceCell<Option<ControlGroup>>,
     oom_counters: OutOfMemoryCounters,
@@ -76,6 +78,7 @@ pub(crate) struct ProcessSupervisor {
 enum Wakeup<H> {
     Exits(std::io::Result<Vec<(LocalRank, Exit)>>),
     Orphans,
+    ForkServer,
     Hang(H),
     KernelHolds,
 }
@@ -119,6 +122,7 @@ impl ProcessSupervisor {
                 config.identity.local_world_size,
             )?,
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
+            fork_server: ForkServer::start(&config),
             control_group: OnceCell::new(),
             oom_counters: OutOfMemoryCounters::find(),
             config,
@@ -168,7 +172,14 @@ impl ProcessSupervisor {
         let entrance = group.and_then(|group| group.entrance(local_rank));
         let counted = group.map(|group| group.memory_events(local_rank));
         let oom_kills = self.oom_counters.of_worker(counted);
-        let spawned = spawn::spawn(&self.config, &ranks, environment, streams, entrance);
+        let spawned = spawn::spawn(
+            &self.config,
+            &ranks,
+            environment,
+            streams,
+            entrance,
+            &mut self.fork_server,
+        );
         drop(port);
         let spawned = spawned?;
         let now = clock.now();
@@ -299,11 +310,13 @@ impl ProcessSupervisor {
         ]
     }
 
+    /// Returns the children that are no leftovers: the workers and the fork server.
     fn watched_pids(&self) -> HashSet<Pid> {
         self.workers
             .iter()
             .filter(|(local_rank, _)| self.exits.is_watched(**local_rank))
             .map(|(_, worker)| worker.pid)
+            .chain(self.fork_server.pid())
             .collect()
     }
 
@@ -425,6 +438,7 @@ impl Supervisor for ProcessSupervisor {
                 biased;
                 ends = self.exits.next() => Wakeup::Exits(ends),
                 _ = self.children.recv() => Wakeup::Orphans,
+                () = self.fork_server.changed() => Wakeup::ForkServer,
                 event = self.hang.next(clock, watch.healthy) => Wakeup::Hang(event),
                 () = self.kernel_holds.due(watch.healthy) => Wakeup::KernelHolds,
             };
@@ -441,7 +455,8 @@ impl Supervisor for ProcessSupervisor {
                     let error = system("wait for exited workers")(source);
                     return vec![WorkerEvent::Broken(error)];
                 }
-                Wakeup::Orphans => self.collect_orphans(),
+                // An exited fork server hides other exited children, as a worker does.
+                Wakeup::Orphans | Wakeup::ForkServer => self.collect_orphans(),
                 Wakeup::Hang(event) => {
                     let (workers, exits) = (&self.workers, &self.exits);
                     let running = || {

@@ -36,7 +36,7 @@ use rustix::process::{
     getrlimit, kill_process, pidfd_open, set_parent_process_death_signal, set_ptracer, setrlimit,
     setsid, waitid,
 };
-use rustix::stdio::{dup2_stderr, dup2_stdout};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Spawned;
@@ -134,7 +134,8 @@ fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
 /// Changes that a worker's new process makes to itself before its program.
 #[derive(Debug, Default)]
 pub(super) struct Setup {
-    /// `None` keeps the stream of this process, here and in the next field.
+    /// `None` keeps the stream of this process, here and in the next two fields.
+    pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
     /// Soft limit on open files; the worker's children may raise it again.
@@ -167,6 +168,9 @@ impl Setup {
     /// change that is being made.
     fn apply(&self, parent: Pid, is_outside: bool, step: &mut &'static str) -> io::Result<()> {
         *step = "redirect its output";
+        if let Some(stdin) = &self.stdin {
+            dup2_stdin(stdin)?;
+        }
         if let Some(stdout) = &self.stdout {
             dup2_stdout(stdout)?;
         }

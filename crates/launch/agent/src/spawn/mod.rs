@@ -5,8 +5,10 @@
 
 mod child;
 mod clone;
+mod fork_server;
 mod program;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -20,6 +22,7 @@ use rustix::process::Pid;
 pub(crate) use child::{
     detach_agent, follow_parent, fork, inherited, keep_descriptors_private, name_this_process,
 };
+pub(crate) use fork_server::ForkServer;
 
 use self::program::Program;
 use crate::logs::WorkerStreams;
@@ -33,15 +36,8 @@ pub(crate) struct Spawned {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Starts one worker; must be called on the main thread.
-pub(crate) fn spawn(
-    launch: &AgentConfig,
-    ranks: &WorkerRanks,
-    variables: Vec<(&'static str, String)>,
-    streams: WorkerStreams,
-    control_group: Option<File>,
-) -> Result<Spawned, AgentError> {
-    let name = &launch.entrypoint.program;
+/// Returns the environment of the workers, without the variables of their ranks.
+fn environment_of_workers(launch: &AgentConfig) -> BTreeMap<OsString, OsString> {
     let mut environment = launch.environment.clone();
     for absent in [
         env::RDZV_TOKEN_COPY,
@@ -52,17 +48,32 @@ pub(crate) fn spawn(
     ] {
         environment.remove(OsStr::new(absent));
     }
+    environment
+}
+
+/// Starts one worker; must be called on the main thread.
+/// The fork server forks the worker if it can; otherwise the worker executes its program.
+pub(crate) fn spawn(
+    launch: &AgentConfig,
+    ranks: &WorkerRanks,
+    variables: Vec<(&'static str, String)>,
+    streams: WorkerStreams,
+    control_group: Option<File>,
+    fork_server: &mut ForkServer,
+) -> Result<Spawned, AgentError> {
+    let name = &launch.entrypoint.program;
     let error_file = streams
         .error_file
         .map_or_else(OsString::new, OsString::from);
-    let own = variables
+    let variables: Vec<(&'static str, OsString)> = variables
         .into_iter()
         .map(|(name, value)| (name, value.into()))
-        .chain([(env::TORCHELASTIC_ERROR_FILE, error_file)]);
-    environment.extend(own.map(|(name, value)| (name.into(), value)));
+        .chain([(env::TORCHELASTIC_ERROR_FILE, error_file)])
+        .collect();
     let arguments = environment::arguments(&launch.entrypoint.arguments, ranks.local_rank);
     let processors = launch.placement.processors.get(ranks.local_rank.0 as usize);
     let setup = child::Setup {
+        stdin: None,
         stdout: streams.stdout,
         stderr: streams.stderr,
         open_files: launch.placement.open_files,
@@ -70,6 +81,15 @@ pub(crate) fn spawn(
         control_group,
         processors: processors.map(child::processors),
     };
+    if let Some(forked) = fork_server.fork(&arguments, &variables, &setup) {
+        return Ok(forked);
+    }
+    let mut environment = environment_of_workers(launch);
+    environment.extend(
+        variables
+            .into_iter()
+            .map(|(name, value)| (name.into(), value)),
+    );
     let started = Program::new(name, arguments, &environment)
         .and_then(|program| child::start(&program, &setup));
     started.map_err(|source| {

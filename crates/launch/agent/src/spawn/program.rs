@@ -86,7 +86,7 @@ fn in_path(path: &OsStr, name: &OsStr) -> Vec<OsString> {
         .collect()
 }
 
-fn c_string(text: &OsStr) -> io::Result<CString> {
+pub(super) fn c_string(text: &OsStr) -> io::Result<CString> {
     Ok(CString::new(text.as_bytes())?)
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn explain(
     trust::explain(&mut draft);
     observers::explain(&mut draft, &launch.observers);
     let interpreter = launch.interpreter.as_ref();
-    let mode = entrypoint::explain(&mut draft, &plan.entrypoint, interpreter);
+    let mode = entrypoint::explain(&mut draft, &plan.entrypoint, &plan.preload, interpreter);
     let workers = worker_variables::preview_workers(launch)?;
     worker_variables::explain_commands(&mut draft, launch, &workers, &mode);
     placement::explain(&mut draft, &launch.bindings);

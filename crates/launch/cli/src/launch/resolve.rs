@@ -123,7 +123,9 @@ pub(crate) fn resolve(
         &context.absolute(""),
     )?;
     rendezvous::admit(trust, &choice, &settings, &mut rendezvous, &mut context)?;
+    let preload = args.command.preload(interpreter.as_ref(), &mut context)?;
     let plan = AgentConfig {
+        preload,
         environment: std::mem::take(&mut context.workers),
         identity: GroupIdentity {
             role: args.role.clone(),

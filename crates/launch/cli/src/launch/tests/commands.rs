@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use super::{Case, case};
+use super::{Case, case, warnings};
+use crate::exit::Refusal;
 
 #[test]
 fn commands_are_built_as_the_mode_says() {
@@ -88,4 +89,20 @@ fn the_interpreter_is_the_one_of_the_users_environment() {
             .starts_with("FileNotFoundError: no Python interpreter"),
         "{none}"
     );
+}
+
+#[test]
+fn modules_are_imported_once_only_for_a_known_interpreter() {
+    let preload = |line: &[&'static str]| case(&[&["--preload"], line].concat()).launch();
+    let launch = preload(&["torch, my.own_module,", "--run-path", "s.py"]);
+    assert_eq!(launch.plan.preload, ["torch", "my.own_module"]);
+    let launch = preload(&["torch", "--no-python", "echo"]);
+    assert_eq!(launch.plan.preload, [""; 0]);
+    let warning = "--preload has no effect with --no-python";
+    assert_eq!(warnings(&launch), [warning]);
+    for wrong in ["a;b", "1a", "a..b", "train.py/", ".a"] {
+        let refusal = case(&["--preload", wrong, "s.py"]).refusal();
+        let problem = format!("'{wrong}' is not the name of a Python module");
+        assert_eq!(refusal, Refusal::argument("--preload", &problem));
+    }
 }
