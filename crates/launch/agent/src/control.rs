@@ -27,9 +27,6 @@ enum Message {
     Hello {},
     Ready { round: u64 },
     Failed { round: u64 },
-    Step {},
-    Atomic {},
-    Done {},
 }
 
 enum Event {
