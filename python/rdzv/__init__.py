@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rdzv._group import Group, Work, premul_sum
     from rdzv._launch import launch
     from rdzv._program import find_rdzv_bin
+    from rdzv._resilient import Job, Regroup, resilient
 
 __all__ = [
     "CollectiveError",
@@ -51,11 +52,13 @@ __all__ = [
     "FileStore",
     "Group",
     "HashStore",
+    "Job",
     "LaunchTimeout",
     "PeerLost",
     "PrefixStore",
     "QueueEmpty",
     "RankLost",
+    "Regroup",
     "RemoteError",
     "RpcError",
     "Store",
@@ -69,18 +72,22 @@ __all__ = [
     "find_rdzv_bin",
     "launch",
     "premul_sum",
+    "resilient",
 ]
 
 if not TYPE_CHECKING:
     # Attribute -> module that has it. An attribute that is itself a module maps to that module.
     _LAZY = {
         "Group": "rdzv._group",
+        "Job": "rdzv._resilient",
+        "Regroup": "rdzv._resilient",
         "Work": "rdzv._group",
         "elastic": "rdzv.elastic",
         "find_rdzv_bin": "rdzv._program",
         "launch": "rdzv._launch",
         "premul_sum": "rdzv._group",
         "rendezvous": "rdzv.rendezvous",
+        "resilient": "rdzv._resilient",
         "rpc": "rdzv.rpc",
         "testing": "rdzv.testing",
         "torch": "rdzv.torch",

@@ -10,6 +10,7 @@ except ImportError as error:
     raise ImportError("rdzv.torch needs torch: pip install rdzv[torch]") from error
 
 from rdzv.torch import _rendezvous as _rendezvous
+from rdzv.torch._recovery import abort, broadcast_state
 from rdzv.torch._store import PyStore, store
 
-__all__ = ["PyStore", "store"]
+__all__ = ["PyStore", "abort", "broadcast_state", "store"]

@@ -118,6 +118,9 @@ variables! {
     /// Worker: path of the named pipe for its heartbeats, one line each.
     /// Set only with `--heartbeat-timeout` or `--stragglers`. Not in torchrun.
     RDZV_HEARTBEAT;
+    /// Worker: path of the socket through which it recovers in its process.
+    /// Set only with `--in-process`. Not in torchrun.
+    RDZV_CONTROL;
     /// Worker: path of the file that announces a preemption.
     /// The file exists once the scheduler has reported that it will take the nodes away. Set only
     /// with `--preempt-signal`. Not in torchrun.

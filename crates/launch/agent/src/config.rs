@@ -52,6 +52,8 @@ pub struct AgentConfig {
     /// Destination of the workers' output.
     /// The default is the console, without files.
     pub logs: LogPlan,
+    /// Recovery of workers in their processes; `None` without `--in-process`.
+    pub recovery: Option<RecoveryPlan>,
     /// Detection of workers that hang, and the action that follows.
     /// The default is no detection.
     pub hang: HangPlan,
@@ -153,6 +155,16 @@ pub struct ObserveOptions {
     pub worker_sockets: Option<PathBuf>,
 }
 
+/// Recovery of workers in their processes after the loss of another worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveryPlan {
+    /// Time that a worker has to leave its function; then the agent kills the worker.
+    pub abort_timeout: Duration,
+    /// Directory in which the agent creates the directory of the control socket.
+    /// The path must be short, because the path of a socket has at most 107 bytes.
+    pub directory: PathBuf,
+}
+
 impl AgentConfig {
     /// Returns the path of a worker's socket; `None` if workers have no sockets.
     pub fn worker_socket(&self, local_rank: LocalRank) -> Option<PathBuf> {
@@ -187,6 +199,7 @@ impl AgentConfig {
             purge_store: !dynamic && plan.nodes() == 1,
             dynamic,
             joins_again: dynamic && self.rendezvous.joins_again,
+            abort_timeout: self.recovery.as_ref().map(|plan| plan.abort_timeout),
             nccl_error_handling: self.variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
             virtual_local_rank: self
                 .placement

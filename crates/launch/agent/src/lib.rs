@@ -27,6 +27,7 @@ mod agent_loop;
 pub mod api;
 mod clock;
 pub mod config;
+mod control;
 mod control_group;
 mod error;
 mod error_file;

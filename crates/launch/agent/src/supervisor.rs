@@ -68,6 +68,18 @@ pub(crate) trait Supervisor {
         reserved_port: Option<Arc<TcpListener>>,
     ) -> Result<Vec<WorkerEvent>, AgentError>;
 
+    /// Sends a worker the ranks and variables of the next round; its process continues.
+    fn go(&mut self, _request: StartRequest) {}
+
+    /// Requests that workers leave their function.
+    fn abort(&mut self, _workers: &[LocalRank], _reason: &str) {}
+
+    /// Kills what these exited workers left behind.
+    fn discard(&mut self, _workers: &[LocalRank]) {}
+
+    /// Requests that a worker exits with the exception that its function raised.
+    fn fail(&mut self, _worker: LocalRank) {}
+
     /// Waits for the next events of the workers.
     /// Cancel-safe: the caller may drop the future without losing an event. Only exits are returned
     /// immediately; all other events let other tasks run first.

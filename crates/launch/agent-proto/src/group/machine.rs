@@ -4,12 +4,14 @@
 
 mod peers;
 mod phase;
+mod recovery;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use peers::Others;
 use phase::{Phase, StopReason, ending, overrule};
+use recovery::Recovery;
 
 use super::awaited::Awaited;
 use super::environment;
@@ -47,6 +49,7 @@ pub struct WorkerGroupMachine {
     exits: Vec<WorkerExit>,
     /// Workers of this attempt that the agent found to hang.
     unhealthy: Vec<LocalRank>,
+    recovery: Recovery,
     /// `true` if any worker has been started in this run.
     ever_started: bool,
     outbox: Outbox<GroupOutput>,
@@ -66,6 +69,7 @@ impl WorkerGroupMachine {
             started: BTreeSet::new(),
             exits: Vec::new(),
             unhealthy: Vec::new(),
+            recovery: Recovery::default(),
             ever_started: false,
             outbox: Outbox::default(),
         }
@@ -87,6 +91,13 @@ impl WorkerGroupMachine {
     /// failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
+            Phase::Recovering {
+                deadline, killed, ..
+            } => Awaited::Workers {
+                workers: self.not_ready(),
+                deadline: *deadline,
+                killed: *killed,
+            },
             Phase::Stopping {
                 deadline, killed, ..
             } => Awaited::Workers {
@@ -111,6 +122,7 @@ impl WorkerGroupMachine {
     fn exited(&mut self, now: Now, exits: Vec<WorkerExit>) {
         for exit in exits {
             self.alive.remove(&exit.local_rank);
+            self.recovery.exited(exit.local_rank);
             self.exits.push(exit);
         }
         self.check_exits(now);
@@ -127,7 +139,11 @@ impl WorkerGroupMachine {
                     } else if self.budget.remaining() == 0 {
                         self.last_failure(now, failure);
                     }
-                    self.stop_workers(now, StopReason::WorkersFailed);
+                    if self.may_restart() {
+                        self.recover(now, StopReason::WorkersFailed);
+                    } else {
+                        self.stop_workers(now, StopReason::WorkersFailed);
+                    }
                 } else if self.alive.is_empty() && matches!(self.phase, Phase::Healthy) {
                     self.clear(now, None);
                 }
@@ -136,6 +152,8 @@ impl WorkerGroupMachine {
                 let then = Some(why.clone());
                 self.clear(now, then);
             }
+            Phase::Recovering { .. } => self.check_ready(now),
+            Phase::Joining | Phase::Assigning | Phase::Delayed { .. } => self.replace_exited(),
             _ => {}
         }
     }
@@ -265,10 +283,18 @@ impl WorkerGroupMachine {
         let failure = self.finality();
         self.announce_last_failure();
         match self.phase {
-            Phase::New | Phase::Joining | Phase::Assigning | Phase::Delayed { .. } => {
+            Phase::New | Phase::Joining | Phase::Assigning | Phase::Delayed { .. }
+                if self.alive.is_empty() =>
+            {
                 self.finish_stopped(why);
             }
-            Phase::Starting { .. } | Phase::Healthy => {
+            Phase::New
+            | Phase::Joining
+            | Phase::Assigning
+            | Phase::Delayed { .. }
+            | Phase::Recovering { .. }
+            | Phase::Starting { .. }
+            | Phase::Healthy => {
                 self.stop(now, why, signal, shutdown_timeout);
             }
             Phase::Stopping { .. } => self.stop_sooner(now, why, signal, shutdown_timeout),
@@ -289,6 +315,7 @@ impl WorkerGroupMachine {
     }
 
     fn clear(&mut self, now: Now, then: Option<StopReason>) {
+        self.recovery = Recovery::default();
         self.outbox.push(GroupOutput::ClearLeftovers);
         self.phase = Phase::Clearing {
             then,
@@ -403,6 +430,7 @@ impl WorkerGroupMachine {
 
     fn expire(&mut self, now: Now) {
         self.expire_others(now);
+        self.expire_recovery(now);
         match self.phase {
             Phase::Stopping {
                 ref why,
@@ -444,8 +472,8 @@ impl WorkerGroupMachine {
 impl WorkerGroupMachine {
     fn join(&mut self) {
         self.round = None;
-        self.alive.clear();
-        self.started.clear();
+        self.alive.retain(|worker| self.recovery.is_ready(*worker));
+        self.started.clone_from(&self.alive);
         self.exits.clear();
         self.unhealthy.clear();
         self.phase = Phase::Joining;
@@ -474,14 +502,21 @@ impl WorkerGroupMachine {
             .expect("the assigning phase begins with a round");
         let restart_count = self.budget.used();
         let workers = WorkerRanks::of_node(assignment, self.spec.identity.local_world_size);
-        let mut waiting = VecDeque::new();
+        let (mut waiting, mut kept) = (VecDeque::new(), Vec::new());
         for ranks in &workers {
             match environment::variables(&self.spec, &round, ranks, restart_count) {
-                Ok(environment) => waiting.push_back(StartRequest {
-                    ranks: *ranks,
-                    environment,
-                    restart_count,
-                }),
+                Ok(environment) => {
+                    let request = StartRequest {
+                        ranks: *ranks,
+                        environment,
+                        restart_count,
+                    };
+                    if self.alive.contains(&ranks.local_rank) {
+                        kept.push(request);
+                    } else {
+                        waiting.push_back(request);
+                    }
+                }
                 Err(text) => return self.finish(GroupEnding::Devices(text)),
             }
         }
@@ -490,6 +525,10 @@ impl WorkerGroupMachine {
             round,
             restart_count,
         });
+        self.recovery.go();
+        for request in kept {
+            self.outbox.push(GroupOutput::Go(request));
+        }
         self.phase = Phase::Starting { waiting };
         self.start_next();
     }
@@ -582,7 +621,13 @@ impl Machine for WorkerGroupMachine {
             (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
             (GroupInput::RunClosed, _) => self.run_closed(now),
             (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),
-            (GroupInput::NotNeeded, Phase::Joining) => self.finish(GroupEnding::NotNeeded),
+            (GroupInput::Recoverable(worker), _) => self.recovery.connected(worker),
+            (GroupInput::Ready(worker), _) => self.ready(now, worker),
+            (GroupInput::Raised(worker), _) => self.raised(now, worker),
+            (GroupInput::NotNeeded, Phase::Joining) if self.alive.is_empty() => {
+                self.finish(GroupEnding::NotNeeded);
+            }
+            (GroupInput::NotNeeded, Phase::Joining) => self.close(now, StopReason::RunClosed),
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
             (GroupInput::BarrierTimeout(reason), Phase::Barrier) => self.succeed_alone(reason),
@@ -608,9 +653,11 @@ impl Machine for WorkerGroupMachine {
 
     fn deadline(&self) -> Option<Mono> {
         let own = match self.phase {
-            Phase::Stopping { deadline, .. }
+            Phase::Recovering { deadline, .. }
+            | Phase::Stopping { deadline, .. }
             | Phase::Clearing { deadline, .. }
             | Phase::Delayed { deadline } => Some(deadline),
+            Phase::Starting { .. } | Phase::Healthy => self.recovery.deadline(),
             _ => None,
         };
         own.into_iter().chain(self.others.deadline()).min()

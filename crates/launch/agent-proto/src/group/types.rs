@@ -146,6 +146,13 @@ pub enum GroupInput {
     NotNeeded,
     /// Workers exited, in this order.
     Exited(Vec<WorkerExit>),
+    /// The worker can recover in its process: it has connected to the control socket.
+    Recoverable(LocalRank),
+    /// The worker has left its function, and can call it again in the next round.
+    Ready(LocalRank),
+    /// As [`GroupInput::Ready`], because the function raised an exception.
+    /// A failure elsewhere may be the reason.
+    Raised(LocalRank),
     /// Workers hang. The group stops them, as after a failure.
     Unhealthy {
         /// The workers.
@@ -229,6 +236,24 @@ pub enum GroupOutput {
     },
     /// Start one worker.
     Start(StartRequest),
+    /// Send a worker of the previous round the ranks and variables of this one.
+    /// The worker continues in the same process.
+    Go(StartRequest),
+    /// Request that these workers leave their function.
+    /// The answer of each is [`GroupInput::Ready`] or its exit.
+    Abort {
+        /// The workers.
+        workers: Vec<LocalRank>,
+        /// The reason, for the workers.
+        reason: String,
+    },
+    /// Kill every process that these workers left behind; they have exited.
+    Discard {
+        /// The workers.
+        workers: Vec<LocalRank>,
+    },
+    /// Request that this worker exits with the exception that its function raised.
+    Fail(LocalRank),
     /// Report this failure of a worker, the first one of its attempt.
     FirstFailure(WorkerExit),
     /// Report that these workers hang, which is the failure of this attempt.

@@ -335,6 +335,15 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 restart_count,
             } => self.assigned(&workers, round, restart_count),
             GroupOutput::Start(request) => self.start(request),
+            GroupOutput::Go(request) => {
+                self.supervisor.go(request);
+                if self.fence.is_closed() {
+                    self.supervisor.suspend();
+                }
+            }
+            GroupOutput::Abort { workers, reason } => self.supervisor.abort(&workers, &reason),
+            GroupOutput::Discard { workers } => self.supervisor.discard(&workers),
+            GroupOutput::Fail(worker) => self.supervisor.fail(worker),
             GroupOutput::FirstFailure(exit) => self.supervisor.report_failure(&exit),
             GroupOutput::Unhealthy { workers, last } => self.unhealthy(&workers, last),
             GroupOutput::Announce(exit) => {

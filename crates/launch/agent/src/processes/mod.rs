@@ -15,11 +15,13 @@ use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
 use rdzv_core::{env, signal};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::json;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
 use tracing::{error, warn};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, or_forever};
+use crate::control::Control;
 use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::event::TORCHELASTIC;
@@ -67,6 +69,8 @@ pub(crate) struct ProcessSupervisor {
     logs: Logs,
     capture: Capture,
     view: Option<LiveView>,
+    /// Control socket; `None` without `--in-process`.
+    control: Option<Control>,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
     fork_server: ForkServer,
@@ -79,6 +83,7 @@ enum Wakeup<H> {
     Exits(std::io::Result<Vec<(LocalRank, Exit)>>),
     Orphans,
     ForkServer,
+    Control(GroupInput),
     Hang(H),
     KernelHolds,
 }
@@ -105,6 +110,11 @@ impl ProcessSupervisor {
             );
         }
         let exits = Exits::new().map_err(system("wait for exited workers (epoll)"))?;
+        let control = config.recovery.as_ref();
+        let control = control.map(|plan| Control::new(&plan.directory));
+        let control = control.transpose().map_err(system(
+            "create the control socket of the workers (--in-process)",
+        ))?;
         let held_limit = config.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
         Ok(Self {
             workers: BTreeMap::new(),
@@ -116,6 +126,7 @@ impl ProcessSupervisor {
             logs: Logs::new(&config),
             capture: Capture::default(),
             view: view.cloned(),
+            control,
             hang: HangMonitor::new(
                 &config.hang,
                 &config.identity.role,
@@ -153,6 +164,10 @@ impl ProcessSupervisor {
             let path = path.to_string_lossy().into_owned();
             environment.push((env::TORCH_WORKER_SERVER_SOCKET, path));
         }
+        if let Some(control) = &self.control {
+            environment.push((env::RDZV_CONTROL, control.path()));
+        }
+        let round = round_of(&environment);
         if self.workers.is_empty() {
             self.logs.begin_attempt(restart_count)?;
             self.oom_counters.read();
@@ -184,6 +199,9 @@ impl ProcessSupervisor {
         let spawned = spawned?;
         let now = clock.now();
         let pid = u32::try_from(spawned.pid.as_raw_nonzero().get()).unwrap_or(0);
+        if let Some(control) = &mut self.control {
+            control.enter(pid, round);
+        }
         let identity = WorkerIdentity::new(&ranks, pid);
         let file = |stream| self.logs.file(local_rank, stream).map(Path::to_owned);
         let files = WorkerFiles {
@@ -244,6 +262,9 @@ impl ProcessSupervisor {
             };
             if worker.closing_signal.is_none() {
                 worker.out_of_memory = worker.oom_kills.explain(exit);
+            }
+            if let Some(control) = &mut self.control {
+                control.forget(worker.identity.pid);
             }
             let stopped_by_agent = worker.closing_signal.is_some() && worker.kill_cause.is_none();
             exits.push(WorkerExit {
@@ -392,9 +413,21 @@ impl ProcessSupervisor {
         }
     }
 
+    fn pids(&self, workers: &[LocalRank]) -> Vec<u32> {
+        let workers = workers.iter().filter_map(|worker| self.workers.get(worker));
+        workers.map(|worker| worker.identity.pid).collect()
+    }
+
     fn control_group(&self) -> Option<&ControlGroup> {
         self.control_group.get()?.as_ref()
     }
+}
+
+/// Returns the round in a worker's variables.
+fn round_of(environment: &[(&'static str, String)]) -> u64 {
+    let mut variables = environment.iter();
+    let round = variables.find(|(name, _)| *name == env::RDZV_ROUND);
+    round.and_then(|(_, round)| round.parse().ok()).unwrap_or(0)
 }
 
 fn running<'a>(
@@ -413,8 +446,11 @@ impl Supervisor for ProcessSupervisor {
     }
 
     fn forget(&mut self) {
-        self.workers.clear();
-        self.hang.clear();
+        // Workers that recover in their processes are still running.
+        self.workers.retain(|rank, _| self.exits.is_running(*rank));
+        if self.workers.is_empty() {
+            self.hang.clear();
+        }
     }
 
     fn joined(&mut self, peers: Peers) {
@@ -432,11 +468,70 @@ impl Supervisor for ProcessSupervisor {
         Ok(vec![started.into(), GroupInput::Started(local_rank).into()])
     }
 
+    fn go(&mut self, request: StartRequest) {
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        if let Some(worker) = self.workers.get_mut(&request.ranks.local_rank) {
+            let pid = worker.identity.pid;
+            let round = round_of(&request.environment);
+            worker.identity = WorkerIdentity::new(&request.ranks, pid);
+            control.enter(pid, round);
+            let variables: BTreeMap<_, _> = request.environment.into_iter().collect();
+            control.send(
+                pid,
+                &json!({"type": "go", "round": round, "env": variables}),
+            );
+        }
+    }
+
+    fn abort(&mut self, workers: &[LocalRank], reason: &str) {
+        let dead: Vec<u32> = self
+            .workers
+            .values()
+            .filter(|worker| !self.exits.is_running(worker.identity.local_rank))
+            .map(|worker| worker.identity.rank.0)
+            .collect();
+        for pid in self.pids(workers) {
+            if let Some(control) = &self.control {
+                let round = control.round(pid);
+                let abort =
+                    json!({"type": "abort", "round": round, "reason": reason, "dead": dead});
+                control.send(pid, &abort);
+            }
+        }
+    }
+
+    fn discard(&mut self, workers: &[LocalRank]) {
+        for worker in workers {
+            self.signal_group(*worker, Signal::KILL);
+            if let Some(group) = self.control_group() {
+                group.kill_worker(*worker);
+            }
+        }
+    }
+
+    fn fail(&mut self, worker: LocalRank) {
+        for pid in self.pids(&[worker]) {
+            if let Some(control) = &self.control {
+                control.send(pid, &json!({"type": "stop"}));
+            }
+        }
+    }
+
     async fn next(&mut self, clock: Clock, watch: Watch) -> Vec<WorkerEvent> {
         loop {
+            let workers = &self.workers;
+            let local_rank = |pid| {
+                let mut known = workers.values().map(|worker| &worker.identity);
+                Some(known.find(|worker| worker.pid == pid)?.local_rank)
+            };
             let wakeup = tokio::select! {
                 biased;
                 ends = self.exits.next() => Wakeup::Exits(ends),
+                input = or_forever(self.control.as_mut().map(|it| it.next(local_rank))) => {
+                    Wakeup::Control(input)
+                }
                 _ = self.children.recv() => Wakeup::Orphans,
                 () = self.fork_server.changed() => Wakeup::ForkServer,
                 event = self.hang.next(clock, watch.healthy) => Wakeup::Hang(event),
@@ -457,6 +552,7 @@ impl Supervisor for ProcessSupervisor {
                 }
                 // An exited fork server hides other exited children, as a worker does.
                 Wakeup::Orphans | Wakeup::ForkServer => self.collect_orphans(),
+                Wakeup::Control(input) => vec![input.into()],
                 Wakeup::Hang(event) => {
                     let (workers, exits) = (&self.workers, &self.exits);
                     let running = || {
@@ -648,6 +744,9 @@ impl Supervisor for ProcessSupervisor {
         self.logs.tidy_up(succeeded);
         if let Some(group) = self.control_group() {
             group.remove();
+        }
+        if let Some(control) = &self.control {
+            control.remove();
         }
     }
 

@@ -112,6 +112,7 @@ pub(crate) fn resolve(
         .resolve(shutdown_timeout, is_strict, &mut context)?;
     let (placement, bindings) = placement::resolve(args, local_world_size, &context)?;
     let hang = args.hang.resolve(&entrypoint, &mut context)?;
+    let recovery = args.restart.recovery(&rendezvous.plan, &context)?;
     rendezvous.node_check = args.node_check.resolve()?;
     args.restart.exit_barrier(is_strict, &mut rendezvous)?;
     // The scheduler's limit applies after SIGTERM, not after a notice.
@@ -138,6 +139,7 @@ pub(crate) fn resolve(
         rendezvous,
         placement,
         logs,
+        recovery,
         hang,
         entrypoint,
         ..AgentConfig::default()

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use rdzv_agent::AgentConfig;
-use rdzv_agent::config::{RendezvousOptions, RendezvousPlan, RestartOptions, StopOptions};
+use rdzv_agent::config::{
+    RecoveryPlan, RendezvousOptions, RendezvousPlan, RestartOptions, StopOptions,
+};
 use rdzv_agent_proto::group::barrier::EXIT_BARRIER_TIMEOUT;
 use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
 use rdzv_core::signal;
@@ -54,6 +56,21 @@ pub(crate) struct RestartArgs {
     /// sets `voters`.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
+
+    /// Keep the processes of workers when another worker is lost.
+    ///
+    /// The functions of the script that have the decorator `rdzv.resilient` then run again in the
+    /// same processes, with new ranks. Only a worker that failed gets a new process. A recovery is
+    /// charged to --max-restarts only on the node whose worker failed. Several nodes need a dynamic
+    /// rendezvous. docs/recovery.md describes what the functions must satisfy.
+    #[arg(long)]
+    in_process: bool,
+
+    /// Seconds that a worker has to leave its function in a recovery (--in-process)
+    ///
+    /// After this time, rdzv kills the worker and starts another one in its place.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = number::float)]
+    abort_timeout: f64,
 }
 
 /// Default of `--agent-restarts` for several nodes over c10d.
@@ -120,6 +137,28 @@ impl RestartArgs {
         options.joins_again = is_ours;
         options.exit_barrier_timeout = limit.or((!is_ours).then_some(EXIT_BARRIER_TIMEOUT));
         Ok(())
+    }
+
+    /// Resolves the recovery of workers in their processes.
+    pub(super) fn recovery(
+        &self,
+        plan: &RendezvousPlan,
+        context: &Context<'_>,
+    ) -> Result<Option<RecoveryPlan>, Refusal> {
+        let abort_timeout = Duration::try_from_secs_f64(self.abort_timeout).map_err(|_| {
+            let given = self.abort_timeout;
+            let problem = format!("{given} is not a non-negative number of seconds");
+            Refusal::argument("--abort-timeout", &problem)
+        })?;
+        if self.in_process && matches!(plan, RendezvousPlan::Static { nodes, .. } if *nodes > 1) {
+            let problem = "several nodes recover only with a dynamic rendezvous\nhelp: add \
+                           --rdzv-backend c10d and --rdzv-endpoint HOST:PORT";
+            return Err(Refusal::argument("--in-process", problem));
+        }
+        Ok(self.in_process.then(|| RecoveryPlan {
+            abort_timeout,
+            directory: context.temporary_directory(),
+        }))
     }
 
     /// Returns the number of restarts of the agent, and the reason for it.
@@ -317,6 +356,8 @@ mod tests {
             settle_delay,
             exit_barrier_timeout: None,
             agent_restarts: None,
+            in_process: false,
+            abort_timeout: 30.0,
         };
         flags.resolve(0)
     }

@@ -17,7 +17,7 @@
 //! wait for. Without a coordinator, the last of two nodes ends with success, and a node of more
 //! joins again.
 //!
-//! All nodes share one restart budget. A restart that another node has used for its failure is no
+//! All nodes share one restart budget, unless workers recover in their processes. A restart that another node has used for its failure is no
 //! longer available here. No other change of membership costs a restart.
 
 use super::phase::{Phase, StopReason};
@@ -149,6 +149,7 @@ impl WorkerGroupMachine {
         // The other node's restart costs one at every step of the round, except after a failure of
         // this node, which belongs to the same restart.
         let costs = cause == MembershipCause::Restarted
+            && self.spec.abort_timeout.is_none()
             && match &self.phase {
                 Phase::New | Phase::Joining => self.others.is_unknown(round),
                 Phase::Assigning | Phase::Starting { .. } | Phase::Healthy => true,
@@ -168,8 +169,7 @@ impl WorkerGroupMachine {
                 self.outbox.push(GroupOutput::Regrouping {
                     reason: reason.clone(),
                 });
-                let why = StopReason::MembershipChanged { reason };
-                self.stop_workers(now, why);
+                self.recover(now, StopReason::MembershipChanged { reason });
             }
             Phase::Stopping { why, .. }
             | Phase::Clearing {
@@ -181,7 +181,8 @@ impl WorkerGroupMachine {
                 self.outbox.push(GroupOutput::Regrouping { reason });
             }
             Phase::Barrier => self.after_success(now, cause, reason),
-            Phase::Stopping { .. }
+            Phase::Recovering { .. }
+            | Phase::Stopping { .. }
             | Phase::Clearing { .. }
             | Phase::Delayed { .. }
             | Phase::Over(_) => {}

@@ -16,6 +16,12 @@ pub(super) enum Phase {
         waiting: VecDeque<StartRequest>,
     },
     Healthy,
+    /// Workers leave their function and keep their process.
+    Recovering {
+        why: StopReason,
+        deadline: Mono,
+        killed: bool,
+    },
     Stopping {
         why: StopReason,
         signal: i32,
@@ -47,7 +53,8 @@ impl Phase {
             Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
             Self::Healthy => GroupState::Healthy,
             Self::Clearing { then: None, .. } | Self::Barrier => GroupState::Succeeded,
-            Self::Stopping { .. }
+            Self::Recovering { .. }
+            | Self::Stopping { .. }
             | Self::Clearing { .. }
             | Self::AwaitingExplanation
             | Self::Delayed { .. } => GroupState::Stopped,

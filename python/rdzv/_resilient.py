@@ -1,0 +1,370 @@
+"""Recovery of a worker in its process (``rdzv run --in-process``)."""
+
+import ctypes
+import functools
+import json
+import os
+import socket
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+# Seconds between two looks for a request to leave while a worker waits for the others.
+_LOOK = 0.1
+
+
+class Regroup(BaseException):
+    """Request to leave the function, because the job forms its next round.
+
+    :func:`rdzv.resilient` raises it in the main thread and handles it. It is no ``Exception``, so ``except Exception``
+    does not swallow it. ``reason`` (str) says why, and ``dead`` (list[int]) has the ranks of this node that exited.
+    """
+
+    reason = ""
+    dead: "list[int]" = []
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.dead))
+        return f"rank {ranks} exited: {self.reason}" if ranks else self.reason
+
+
+class _Control:
+    """Connection to the agent, and the state that the main thread and the reader share."""
+
+    def __init__(self, path: str, abort: "Callable[[Job], None] | None") -> None:
+        self.changed = threading.Condition()
+        self.round = int(os.environ["RDZV_ROUND"])
+        self.main = threading.get_ident()
+        self.abort = abort
+        self.job: "Job | None" = None
+        self.running = self.raised = self.stopped = False
+        self.atomic = 0
+        self.aborted: "dict[str, Any] | None" = None
+        self.next: "dict[str, Any] | None" = None
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.send(type="hello", v=1, local_rank=int(os.environ["LOCAL_RANK"]), pid=os.getpid())
+        threading.Thread(target=self._read, name="rdzv recovery", daemon=True).start()
+
+    def send(self, **message: "Any") -> None:
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _read(self) -> None:
+        for line in self.socket.makefile():
+            message = json.loads(line)
+            with self.changed:
+                if message["type"] == "abort" and message["round"] == self.round:
+                    self.aborted = message
+                    Regroup.reason, Regroup.dead = message["reason"], message["dead"]
+                    self.changed.notify_all()
+                    self.changed.wait_for(lambda: not self.atomic)
+                    self._interrupt()
+                elif message["type"] == "go":
+                    self.next = message
+                elif message["type"] == "stop":
+                    self.stopped = True
+                self.changed.notify_all()
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+    def _interrupt(self) -> None:
+        if not self.running or self.raised:
+            return
+        self.raised = True
+        assert self.job is not None
+        self.break_group(self.job)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.main), ctypes.py_object(Regroup))
+
+    def break_group(self, job: "Job") -> None:
+        """Ends the collectives that are in flight."""
+        if self.abort is not None:
+            self.abort(job)
+        elif "torch.distributed" in sys.modules:
+            from rdzv.torch import abort
+
+            abort(job)
+
+    def check(self) -> None:
+        if self.aborted is not None:
+            raise Regroup
+
+    def enter(self) -> None:
+        with self.changed:
+            self.check()
+            self.running, self.raised = True, False
+
+    def leave(self) -> None:
+        with self.changed:
+            self.running = False
+            # The exception may be pending although the function has ended.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.main), None)
+
+    def wait(self) -> "dict[str, Any] | None":
+        """Waits for the next round; None if there is none."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.next is not None or self.stopped)
+            message, self.next, self.aborted = self.next, None, None
+            if message is not None:
+                self.round = message["round"]
+            return message
+
+
+class Job:
+    """State of a job in the current round, for a function with the decorator :func:`rdzv.resilient`.
+
+    Attributes:
+        round (int): number of the round.
+        rank (int): rank of this worker.
+        local_rank (int): rank within the node.
+        world_size (int): number of workers.
+        kept (list[int]): ranks whose process took part in the previous round, and which have state in memory.
+        replaced (list[int]): ranks with a new process; empty in the first round.
+        reason (str): reason for the end of the previous round; empty in the first round.
+        state (dict): objects of this process that the next call of the function finds again.
+
+    Example:
+        >>> import rdzv
+        >>> @rdzv.resilient
+        ... def work(job):
+        ...     return job.rank, job.world_size, job.kept
+        >>> work()
+        (0, 1, [])
+    """
+
+    def __init__(self) -> None:
+        self.kept: "list[int]" = []
+        self.replaced: "list[int]" = []
+        self.reason = ""
+        self.state: "dict[str, Any]" = {}
+        self._control: "_Control | None" = None
+        self._calls = 0
+        self._step = -1
+        self._remake: "Callable[[Job], None] | None" = None
+        # Backend and endpoint of a group that can be reconfigured, and the sockets of all groups.
+        self._group: "tuple[str, str] | None" = None
+        self._sockets: "list[tuple[int, str]]" = []
+        self._load()
+
+    def _load(self) -> None:
+        self.round = int(os.environ.get("RDZV_ROUND", "0"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+
+    @property
+    def is_replacement(self) -> bool:
+        """bool: True if this process is new and other ranks have state in memory."""
+        return self.rank in self.replaced
+
+    def step(self, n: int) -> None:
+        """Records the number of finished steps, by which a recovery finds the newest state.
+
+        Args:
+            n (int): number of finished steps.
+        """
+        self._step = n
+
+    def atomic(self) -> "AbstractContextManager[None]":
+        """Returns a context that a recovery does not interrupt before ``--abort-timeout``.
+
+        Returns:
+            AbstractContextManager: the context.
+        """
+        from contextlib import contextmanager
+
+        @contextmanager
+        def context() -> "Iterator[None]":
+            control = self._control
+            if control is None:
+                yield
+                return
+            with control.changed:
+                if not control.atomic:
+                    control.check()
+                control.atomic += 1
+            try:
+                yield
+            finally:
+                with control.changed:
+                    control.atomic -= 1
+                    control.changed.notify_all()
+
+        return context()
+
+    def regroup(self, make: "Callable[[Job], None]") -> None:
+        """Calls a function now and in :meth:`init_process_group` of each later round.
+
+        The function makes the groups of ``new_group`` again, which a recovery does not restore.
+
+        Args:
+            make (Callable): function that is called with the job.
+        """
+        self._remake = None
+        if self._control is None:
+            make(self)
+        else:
+            from rdzv.torch import _recovery
+
+            _recovery.recorded(self, lambda: make(self))
+        self._remake = make
+
+    def init_process_group(self, backend: str = "gloo", **options: "Any") -> None:
+        """Makes the default process group of torch, or changes its members after a recovery.
+
+        The group is changed in place if its backend can be reconfigured, and made again otherwise.
+
+        Args:
+            backend (str): backend of the group.
+            **options: further arguments of ``torch.distributed.init_process_group``.
+
+        Raises:
+            RuntimeError: the members cannot connect.
+        """
+        from rdzv.torch import _recovery
+
+        _recovery.init_process_group(self, backend, options)
+
+    def exchange(self, name: str, value: str) -> "list[str]":
+        """Returns the values that all workers of the round pass under the same name.
+
+        Args:
+            name (str): name that this round has not used yet.
+            value (str): value of this worker.
+
+        Returns:
+            list[str]: the values in the order of ranks.
+        """
+        if self._control is None:
+            return [value]
+        import rdzv
+
+        store = rdzv.worker.store()
+        keys = [f"recovery/{self.round}/{name}/{rank}" for rank in range(self.world_size)]
+        store.set(keys[self.rank], value)
+        while True:
+            self._control.check()
+            try:
+                store.wait(keys, _LOOK)
+            except rdzv.StoreTimeout:
+                continue
+            return [found.decode() for found in store.multi_get(keys)]
+
+    def _enter(self) -> None:
+        """Learns which ranks kept their process."""
+        kept = self.exchange("kept", "1" if self._calls else "")
+        self.kept = [rank for rank, value in enumerate(kept) if value]
+        self.replaced = [rank for rank, value in enumerate(kept) if self.kept and not value]
+        self._calls += 1
+
+
+def resilient(
+    function: "Callable[..., Any] | None" = None,
+    *,
+    abort: "Callable[[Job], None] | None" = None,
+    finalize: "Callable[[Job], None] | None" = None,
+    health_check: "Callable[[Job], None] | None" = None,
+    max_recoveries: "int | None" = None,
+) -> "Callable[..., Any]":
+    """Decorates a function that runs again in the same process after the loss of another worker.
+
+    The function gets a :class:`Job` as its first argument. Without ``rdzv run --in-process``, the decorator only calls
+    the function. docs/recovery.md describes what the function must satisfy.
+
+    Args:
+        function (Callable): the function.
+        abort (Callable): ends the collectives in flight, on another thread; default :func:`rdzv.torch.abort`.
+        finalize (Callable): called after the function was left, before the worker is ready for the next round.
+        health_check (Callable): called before each further call of the function; an exception ends the process.
+        max_recoveries (int): number of recoveries after which the process ends with an error; default no limit.
+
+    Returns:
+        Callable: the decorated function, without the parameter for the job.
+
+    Example:
+        >>> import rdzv
+        >>> @rdzv.resilient
+        ... def train(job, steps):
+        ...     for step in range(steps):
+        ...         job.step(step + 1)
+        ...     return steps
+        >>> train(3)
+        3
+    """
+    if function is None:
+        return functools.partial(
+            resilient, abort=abort, finalize=finalize, health_check=health_check, max_recoveries=max_recoveries
+        )
+
+    @functools.wraps(function)
+    def call(*args: "Any", **kwargs: "Any") -> "Any":
+        job = Job()
+        path = os.environ.get("RDZV_CONTROL")
+        if not path:
+            return function(job, *args, **kwargs)
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a function with rdzv.resilient must be called in the main thread")
+        control = job._control = _Control(path, abort)
+        control.job = job
+        recoveries = 0
+        while True:
+            error: "Exception | None" = None
+            try:
+                control.enter()
+                job._enter()
+                result = function(job, *args, **kwargs)
+                control.leave()
+                return result
+            except Regroup:
+                control.leave()
+            except Exception as raised:
+                error = raised
+                _leave(control)
+            _recover(control, job, error, finalize)
+            error = None
+            recoveries += 1
+            if max_recoveries is not None and recoveries > max_recoveries:
+                raise RuntimeError(f"this process has recovered {max_recoveries} times (max_recoveries)")
+            if health_check is not None:
+                health_check(job)
+
+    return call
+
+
+def _leave(control: _Control) -> None:
+    try:
+        control.leave()
+    except Regroup:
+        # It was pending, and comes only once in a round.
+        control.leave()
+
+
+def _recover(
+    control: _Control, job: Job, error: "Exception | None", finalize: "Callable[[Job], None] | None"
+) -> None:
+    """Leaves the round, and waits for the next one."""
+    control.break_group(job)
+    if "torch.distributed" in sys.modules:
+        from rdzv.torch import _recovery
+
+        _recovery.leave(job)
+    if finalize is not None:
+        finalize(job)
+    if error is None or control.aborted is not None:
+        control.send(type="ready", round=control.round)
+    else:
+        control.send(type="failed", round=control.round, error=f"{type(error).__name__}: {error}")
+    message = control.wait()
+    if message is None:
+        raise error or SystemExit(1)
+    os.environ.update(message["env"])
+    from rdzv import worker
+
+    worker._store = None
+    job.reason = Regroup.reason
+    job._load()

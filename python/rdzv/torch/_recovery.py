@@ -1,0 +1,172 @@
+"""Process groups of workers that recover in their processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from rdzv import Job
+
+_said: set[str] = set()
+
+
+def _say(job: Job, text: str) -> None:
+    """Prints which way of recovery a job uses, once."""
+    if job.rank == 0 and text not in _said:
+        _said.add(text)
+        print(f"rdzv: {text}", file=sys.stderr)
+
+
+def _sockets() -> dict[int, str]:
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found[int(entry)] = target
+    return found
+
+
+def recorded(job: Job, make: Callable[[], None]) -> None:
+    """Calls a function, and records the TCP connections that it opens to other workers."""
+    before = _sockets()
+    try:
+        make()
+    finally:
+        store = int(os.environ["MASTER_PORT"])
+        for descriptor, target in _sockets().items():
+            if before.get(descriptor) == target:
+                continue
+            try:
+                with socket.socket(fileno=os.dup(descriptor)) as handle:
+                    inet = handle.family in (socket.AF_INET, socket.AF_INET6)
+                    if inet and handle.type == socket.SOCK_STREAM and handle.getpeername()[1] != store:
+                        job._sockets.append((descriptor, target))
+            except OSError:
+                # It listens, or has been closed.
+                continue
+
+
+def abort(job: Job) -> None:
+    """Ends the collectives of this process that are in flight.
+
+    For gloo, whose ``abort`` does nothing, the function shuts down the connections that
+    ``Job.init_process_group`` and ``Job.regroup`` opened. Other backends are aborted.
+
+    Args:
+        job (rdzv.Job): the job.
+
+    Example:
+        >>> import rdzv.torch
+        >>> rdzv.torch.abort(rdzv.Job())
+    """
+    now = _sockets() if job._sockets else {}
+    for descriptor, target in job._sockets:
+        if now.get(descriptor) != target:
+            continue
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as handle:
+                handle.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue
+    job._sockets.clear()
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() not in ("gloo", "rdzv"):
+        dist.distributed_c10d._abort_process_group()
+
+
+def leave(job: Job) -> None:
+    """Destroys the default group, unless the next round reconfigures it."""
+    if job._group is None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def init_process_group(job: Job, backend: str, options: dict[str, Any]) -> None:
+    if job._control is None:
+        dist.init_process_group(backend, **options)
+    else:
+        recorded(job, lambda: _connect(job, backend, options))
+    if job._remake is not None:
+        recorded(job, lambda: job._remake and job._remake(job))
+
+
+def _connect(job: Job, backend: str, options: dict[str, Any]) -> None:
+    handle, why = _handle(job, backend, options)
+    handles = job.exchange("handle", handle)
+    if all(handles):
+        group, job._group = job._group, None
+        timeout = options.get("timeout", timedelta(seconds=10))
+        dist._reconfigure(uuid=job.round, handles=handles, timeout=min(timeout, timedelta(seconds=10))).wait()
+        job._group = group
+        _say(job, f"process groups of {backend} are reconfigured in place after a recovery")
+        return
+    _say(job, f"process groups are made again after a recovery: {why or 'a member has another store'}")
+    job._group = None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group(backend, **options)
+
+
+def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
+    """Returns the handle for a reconfiguration, or an empty text and the reason."""
+    endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    if job._group is not None:
+        # The group's store belongs to the agent with rank 0, which may be another one now.
+        same = job._group == (backend, endpoint)
+        return (dist._get_reconfigure_handle(), "") if same else ("", "")
+    if not hasattr(dist, "_reconfigure"):
+        return "", f"torch {torch.__version__} cannot reconfigure groups"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return "", "rank 0 hosts the store"
+    if "store" in options or "init_method" in options:
+        return "", "the group has a store of its own"
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False)
+    dist.init_process_group(
+        backend, store=store, rank=job.rank, world_size=job.world_size, enable_reconfigure=True, **options
+    )
+    if not dist._supports_reconfigure():
+        return "", f"{backend} cannot be reconfigured"
+    job._group = (backend, endpoint)
+    return dist._get_reconfigure_handle(), ""
+
+
+def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, job: Job) -> int | None:
+    """Sends the newest state in memory to all workers after a recovery.
+
+    The source is the kept rank with the most finished steps (``job.step``). All workers must call the function.
+
+    Args:
+        model (torch.nn.Module): the model.
+        optimizer (torch.optim.Optimizer | None): the optimizer of the model.
+        job (rdzv.Job): the job.
+
+    Returns:
+        int | None: number of finished steps of the state; None if no process was kept.
+
+    Example:
+        >>> import torch, rdzv.torch
+        >>> rdzv.torch.broadcast_state(torch.nn.Linear(2, 2), None, rdzv.Job())
+    """
+    if not job.kept:
+        return None
+    steps = [int(step) for step in job.exchange("step", str(job._step))]
+    source = max(job.kept, key=lambda rank: steps[rank])
+    if len(set(steps)) > 1 or job.replaced:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, source)
+        if optimizer is not None:
+            states = [optimizer.state_dict()]
+            dist.broadcast_object_list(states, source)
+            if job.rank != source:
+                optimizer.load_state_dict(states[0])
+    job.step(steps[source])
+    return steps[source]

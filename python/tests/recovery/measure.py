@@ -1,0 +1,99 @@
+"""Times from the death of a worker to the first finished step of the new world.
+
+measure.py RDZV [KILLS] [WAY] starts two nodes with two workers each, and kills one worker at a time. WAY is
+`reconfigure` or `anew`. It prints the times in milliseconds:
+
+- survivors: kill to the moment at which all survivors are back in the function, known by their first finished step;
+- per kill, the survivors' processes must be the same, and no step may be lost.
+"""
+
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+NODES, LOCAL = 2, 2
+
+
+def start(rdzv, directory, way, port):
+    command = [
+        rdzv, "run", "--in-process", "--nnodes", str(NODES), "--nproc-per-node", str(LOCAL), "--max-restarts", "1000",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "recovery", "--ui", "plain",
+        str(HERE / "train.py"), str(directory), "100000000", way,
+    ]  # fmt: skip
+    environment = {**os.environ, "PET_LOCAL_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    outputs = [(directory / f"node{node}.log").open("w") for node in range(NODES)]
+    return [subprocess.Popen(command, env=environment, stdout=out, stderr=out) for out in outputs]
+
+
+def lines(directory):
+    """Returns all steps as (time, pid, rank, round, step, loss)."""
+    found = []
+    for path in directory.iterdir():
+        if path.name.isdigit():
+            for line in path.read_text().splitlines():
+                fields = line.split()
+                if len(fields) == 6:
+                    found.append((float(fields[0]), *map(int, fields[1:5]), float(fields[5])))
+    return found
+
+
+def world(directory, after, beyond=-1, limit=60):
+    """Waits until all ranks have finished a step after a time in a later round; returns those first steps."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        steps = [it for it in lines(directory) if it[0] > after and it[3] > beyond]
+        newest = max((it[3] for it in steps), default=-1)
+        first = {}
+        for it in sorted(it for it in steps if it[3] == newest):
+            first.setdefault(it[2], it)
+        if len(first) == NODES * LOCAL:
+            return first
+        time.sleep(0.02)
+    raise SystemExit(f"no new world within {limit} s: {directory}")
+
+
+def main(rdzv, kills=20, way="reconfigure", seed=1):
+    directory = Path(tempfile.mkdtemp(prefix="rdzv_measure_"))
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    nodes = start(rdzv, directory, way, port)
+    chosen, times = random.Random(seed), []
+    try:
+        now = world(directory, 0)
+        for kill in range(kills):
+            rank = chosen.randrange(NODES * LOCAL)
+            before = {it[2]: it[1] for it in now.values()}
+            current = next(iter(now.values()))[3]
+            reached = max(it[4] for it in lines(directory))
+            at = time.monotonic()
+            os.kill(before[rank], signal.SIGKILL)
+            now = world(directory, at, current)
+            after = {it[2]: it[1] for it in now.values()}
+            kept = set(before.values()) & set(after.values())
+            assert len(kept) == NODES * LOCAL - 1, f"kill {kill}: {before} became {after}"
+            lost = reached - min(it[4] for it in now.values()) + 1
+            assert lost <= 0, f"kill {kill}: {lost} steps were repeated"
+            times.append(1000 * (max(it[0] for it in now.values()) - at))
+        losses = {}
+        for it in lines(directory):
+            assert abs(losses.setdefault(it[4], it[5]) - it[5]) < 1e-5, f"step {it[4]} has two losses"
+    finally:
+        (directory / "end").touch()
+        ended = [node.wait(60) for node in nodes]
+    times.sort()
+    print(f"{way}: {kills} kills, exit codes {ended}, {max(losses)} steps; kill to first step of all ranks in ms:")
+    print(f"median {statistics.median(times):.0f}, p95 {times[int(len(times) * 0.95) - 1]:.0f}, most {times[-1]:.0f}")
+    print(f"logs: {directory}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:3]), *sys.argv[3:4])

@@ -1,0 +1,49 @@
+"""Training whose workers recover in their processes; for the tests and `measure.py`.
+
+train.py DIRECTORY STEPS WAY: each worker appends lines `time pid rank round step loss` to DIRECTORY/PID.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import rdzv
+import rdzv.torch
+
+torch.set_num_threads(1)
+
+
+@rdzv.resilient
+def train(job, directory, steps, way):
+    if way == "reconfigure":
+        job.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo")
+    if "model" not in job.state:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 1)
+        job.state["model"] = model, torch.optim.Adam(model.parameters(), 0.01)
+    model, optimizer = job.state["model"]
+    step = rdzv.torch.broadcast_state(model, optimizer, job) or 0
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    with open(f"{directory}/{os.getpid()}", "a", buffering=1) as log:
+        while step < steps and not os.path.exists(f"{directory}/end"):
+            # The same data on every rank, so the loss does not depend on the number of workers.
+            data = torch.Generator().manual_seed(step)
+            inputs = torch.randn(16, 8, generator=data)
+            loss = (parallel(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            with job.atomic():
+                optimizer.step()
+                step += 1
+                job.step(step)
+            print(time.monotonic(), os.getpid(), job.rank, job.round, step, loss.item(), file=log)
+            time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    train(sys.argv[1], int(sys.argv[2]), sys.argv[3])
