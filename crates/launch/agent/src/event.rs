@@ -9,7 +9,7 @@ use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
 use crate::outcome::{Cause, Exit, Failure, Verdict};
-use crate::rendezvous::RoundStore;
+use crate::round_store::RoundStore;
 
 pub use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 pub use crate::worker::{WorkerFiles, WorkerIdentity};

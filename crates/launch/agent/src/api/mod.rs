@@ -54,8 +54,8 @@ pub use worker::Worker;
 pub use worker_group::{StoreInfo, WorkerGroup};
 
 pub use crate::error::SupervisorError;
-pub use crate::rendezvous::RoundStore;
 pub use crate::requests::StopHandle;
+pub use crate::round_store::RoundStore;
 pub use crate::worker::WorkerLocation;
 pub use rdzv_agent_proto::group::StartRequest;
 

@@ -7,7 +7,7 @@ use rdzv_core::rank::{GroupRank, LocalRank};
 
 use super::{Worker, WorkerLocation, WorkerSpec, WorkerState};
 use crate::AgentEvent;
-use crate::rendezvous::RoundStore;
+use crate::round_store::RoundStore;
 use crate::worker::WorkerIdentity;
 
 /// Workers of one agent at one moment.

@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::host;
-use crate::rendezvous::RoundStore;
+use crate::round_store::RoundStore;
 
 const ANY: &str = "rdzv/hang/any";
 const COMPARISON: &str = "rdzv/hang/comparison";

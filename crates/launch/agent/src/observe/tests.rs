@@ -14,7 +14,7 @@ use super::*;
 use crate::AgentEvent;
 use crate::hang::{WatchdogAction, WatchdogTimer};
 use crate::host::HostName;
-use crate::rendezvous::RoundStore;
+use crate::round_store::RoundStore;
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use rdzv_agent_proto::group::Exit;
 use rdzv_rendezvous::GroupEvent;

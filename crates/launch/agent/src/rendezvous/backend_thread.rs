@@ -30,8 +30,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Joined, LeaveReason, RoundStore, STORE_SERVER};
+use super::{Answer, Joined, LeaveReason, STORE_SERVER};
 use crate::AgentError;
+use crate::round_store::RoundStore;
 
 /// Function that creates the backend, on its thread.
 pub(super) type NewBackend =

@@ -11,7 +11,8 @@ use rdzv_store::StoreError;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{info, warn};
 
-use super::{Answer, RoundStore};
+use super::Answer;
+use crate::round_store::RoundStore;
 
 /// Key whose value is the signal number and the rank of its receiver.
 const KEY: &str = "rdzv/preempted";
