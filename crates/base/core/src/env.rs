@@ -74,7 +74,7 @@ variables! {
     VIRTUAL_ENV;
     /// Launcher: log level.
     LOGLEVEL;
-    /// Launcher: kind of the terminal; `--ui auto` is plain if it is `dumb` or absent.
+    /// Launcher: kind of the terminal; `dumb` or none makes `--ui auto` plain.
     TERM;
     /// Launcher: if not empty, its terminal output has no colours.
     NO_COLOR;

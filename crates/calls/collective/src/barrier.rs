@@ -26,7 +26,7 @@ impl ProcessGroup {
     /// Blocks until all ranks have called this function, and names missing ranks.
     ///
     /// Rank 0 waits for all other ranks for up to `timeout`. After that, the error names every
-    /// missing rank, with the last operation of which rank 0 has received data from that rank.
+    /// missing rank, with the last operation from which that rank has sent data to rank 0.
     ///
     /// The other ranks wait for rank 0 for the longer of `timeout` and the timeout of the group.
     ///

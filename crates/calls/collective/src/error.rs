@@ -232,7 +232,7 @@ pub enum CollectiveError {
     NotReached {
         /// Operation that this rank called.
         call: Call,
-        /// Missing ranks, each with its last call of which this rank has received data.
+        /// Missing ranks, each with the last call from which data has arrived here.
         missing: Vec<(u32, Option<Call>)>,
         /// Number of ranks in the group.
         world_size: u32,
