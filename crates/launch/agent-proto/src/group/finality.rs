@@ -28,6 +28,9 @@ pub enum Finality {
     /// remaining restarts.
     #[error("a worker is blocked in the kernel, so a restart cannot help")]
     WorkersHeld,
+    /// Workers hang, and `--hang-action fail` asks for no restart.
+    #[error("--hang-action fail ends the run when workers hang")]
+    HangAction,
     /// Restarts are left, but the other nodes form no further round.
     #[error("another node has ended the run")]
     RunEnded,
@@ -40,6 +43,7 @@ impl Finality {
             Self::BudgetUsed { .. } => "max_restarts_exceeded",
             Self::NotRetryable { .. } => "not_retryable",
             Self::WorkersHeld => "workers_held",
+            Self::HangAction => "hang_action",
             Self::RunEnded => "run_ended",
         }
     }
@@ -86,6 +90,11 @@ mod tests {
                 Finality::WorkersHeld,
                 "workers_held",
                 "a worker is blocked in the kernel, so a restart cannot help",
+            ),
+            (
+                Finality::HangAction,
+                "hang_action",
+                "--hang-action fail ends the run when workers hang",
             ),
             (
                 Finality::RunEnded,

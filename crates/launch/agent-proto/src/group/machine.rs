@@ -159,13 +159,13 @@ impl WorkerGroupMachine {
     }
 
     /// Handles a report that workers hang, ignoring workers that have exited.
-    fn hang(&mut self, now: Now, mut workers: Vec<LocalRank>, restartable: bool) {
+    fn hang(&mut self, now: Now, mut workers: Vec<LocalRank>, is_final: Option<Finality>) {
         workers.retain(|worker| self.alive.contains(worker));
         if workers.is_empty() {
             return;
         }
-        if !restartable {
-            self.budget.forfeit();
+        if let Some(reason) = is_final {
+            self.budget.forfeit(reason);
         }
         self.unhealthy.clone_from(&workers);
         self.outbox.push(GroupOutput::Unhealthy {
@@ -371,8 +371,8 @@ impl WorkerGroupMachine {
         let max_restarts = self.budget.most();
         if let Some(number) = self.beyond_help() {
             Some(Finality::NotRetryable { number })
-        } else if self.budget.is_forfeited() {
-            Some(Finality::WorkersHeld)
+        } else if let Some(reason) = self.budget.forfeited() {
+            Some(reason)
         } else if self.budget.remaining() == 0 {
             Some(Finality::BudgetUsed { max_restarts })
         } else {
@@ -586,12 +586,9 @@ impl Machine for WorkerGroupMachine {
             (GroupInput::Started(local_rank), _) => self.started(now, local_rank),
             (GroupInput::Exited(exits), _) => self.exited(now, exits),
             (
-                GroupInput::Unhealthy {
-                    workers,
-                    restartable,
-                },
+                GroupInput::Unhealthy { workers, is_final },
                 Phase::Starting { .. } | Phase::Healthy,
-            ) => self.hang(now, workers, restartable),
+            ) => self.hang(now, workers, is_final),
             (GroupInput::Broken, _) => self.close(now, StopReason::Broken),
             (GroupInput::Signal(signal), _) => {
                 let whole = self.spec.stop.shutdown_timeout;

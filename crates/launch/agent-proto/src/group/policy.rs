@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
+use super::Finality;
+
 /// Restart budget of the job, as far as this node knows it.
 /// Restarts on other nodes use the same budget. Other changes of membership never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +13,7 @@ pub struct RestartBudget {
     most: u32,
     used: u32,
     used_by_others: u32,
-    forfeited: bool,
+    forfeited: Option<Finality>,
 }
 
 impl RestartBudget {
@@ -22,7 +24,7 @@ impl RestartBudget {
             most,
             used,
             used_by_others: 0,
-            forfeited: false,
+            forfeited: None,
         }
     }
 
@@ -37,7 +39,7 @@ impl RestartBudget {
 
     /// Number of restarts that are left.
     pub fn remaining(self) -> u32 {
-        if self.forfeited {
+        if self.forfeited.is_some() {
             return 0;
         }
         self.most.saturating_sub(self.used + self.used_by_others)
@@ -48,13 +50,13 @@ impl RestartBudget {
         self.used_by_others = self.used_by_others.saturating_add(1);
     }
 
-    /// Forfeits the restarts that are left.
-    pub fn forfeit(&mut self) {
-        self.forfeited = true;
+    /// Forfeits the restarts that are left, for this reason.
+    pub fn forfeit(&mut self, reason: Finality) {
+        self.forfeited.get_or_insert(reason);
     }
 
-    /// `true` if the restarts that were left have been forfeited.
-    pub fn is_forfeited(self) -> bool {
+    /// Returns the reason why the restarts that were left have been forfeited, if they have.
+    pub fn forfeited(self) -> Option<Finality> {
         self.forfeited
     }
 
@@ -138,7 +140,7 @@ mod tests {
         );
         let mut budget = RestartBudget::new(2, 0);
         assert!(budget.take());
-        budget.forfeit();
+        budget.forfeit(Finality::WorkersHeld);
         assert!(!budget.take(), "forfeited restarts cannot be taken");
         assert_eq!(
             (budget.remaining(), budget.used(), budget.most()),

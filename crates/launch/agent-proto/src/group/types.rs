@@ -157,10 +157,8 @@ pub enum GroupInput {
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
-        /// `true` if another attempt may help, within the restart budget.
-        /// `false` if the kernel holds a worker, which keeps resources that the next attempt would
-        /// need. Then the group forfeits the remaining restarts and the run fails.
-        restartable: bool,
+        /// The reason why the group forfeits the remaining restarts; `None` if it may restart.
+        is_final: Option<Finality>,
     },
     /// A round is superseded.
     /// Nodes wait for the next round, or participants restart or are lost.

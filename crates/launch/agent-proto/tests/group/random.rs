@@ -218,7 +218,7 @@ impl World {
                 self.forfeited |= !restartable && !restarting;
                 self.tell(GroupInput::Unhealthy {
                     workers,
-                    restartable,
+                    is_final: (!restartable).then_some(Finality::WorkersHeld),
                 });
             }
             4..6 => self.pass_time(),
@@ -305,7 +305,7 @@ proptest! {
                             && world.restarts + world.restarts_elsewhere >= max_restarts
                     }
                     Finality::RunEnded => world.ended_by_others,
-                    Finality::WorkersHeld => world.forfeited,
+                    Finality::WorkersHeld | Finality::HangAction => world.forfeited,
                     Finality::NotRetryable { .. } => world.beyond_help,
                 },
                 "no restart was lost: {finality:?}"

@@ -125,7 +125,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         "preempted" => GroupInput::Preempted(value.parse().unwrap()),
         "hang" => GroupInput::Unhealthy {
             workers: ranks(value.trim_end_matches('!')),
-            restartable: !value.ends_with('!'),
+            is_final: value.ends_with('!').then_some(Finality::WorkersHeld),
         },
         "keeper-lost" => GroupInput::KeeperLost,
         "broken" => GroupInput::Broken,

@@ -207,7 +207,7 @@ impl<'a> PolledSupervisor<'a> {
                 vec![
                     GroupInput::Unhealthy {
                         workers: unhealthy,
-                        restartable: true,
+                        is_final: None,
                     }
                     .into(),
                 ]

@@ -1,6 +1,6 @@
 //! Reaction to the watches: inspection, report, and stop of workers.
 
-use rdzv_agent_proto::group::{Cause, GroupInput};
+use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch};
 use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
 use rdzv_agent_proto::hang::straggler::StragglerChange;
@@ -417,7 +417,8 @@ impl HangMonitor {
         if !workers.is_empty() {
             outputs.push(HangOutput::Input(GroupInput::Unhealthy {
                 workers,
-                restartable: only_watchdog || action != HangAction::Fail,
+                is_final: (action == HangAction::Fail && !only_watchdog)
+                    .then_some(Finality::HangAction),
             }));
         }
         outputs

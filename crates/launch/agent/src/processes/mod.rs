@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, StartRequest, WorkerExit};
+use rdzv_agent_proto::group::{
+    Cause, Evidence, Exit, Finality, GroupInput, StartRequest, WorkerExit,
+};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
 use rdzv_core::{env, signal};
@@ -325,7 +327,7 @@ impl ProcessSupervisor {
         vec![
             GroupInput::Unhealthy {
                 workers,
-                restartable: false,
+                is_final: Some(Finality::WorkersHeld),
             }
             .into(),
         ]

@@ -205,6 +205,7 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
     }
     ended.assert_stderr("system call clock_nanosleep");
     ended.assert_stderr("no progress for 2.");
+    ended.assert_stderr("no restart: --hang-action fail");
     assert_said(&ended, "hangs: no progress", 3);
 }
 
