@@ -16,7 +16,12 @@ import rdzv.torch
 torch.set_num_threads(1)
 
 
-@rdzv.resilient
+def left(job):
+    with open(f"{sys.argv[1]}/left-{os.getpid()}", "a") as log:
+        print(time.monotonic(), file=log)
+
+
+@rdzv.resilient(finalize=left)
 def train(job, directory, steps, way):
     if way == "reconfigure":
         job.init_process_group("gloo")
@@ -30,7 +35,11 @@ def train(job, directory, steps, way):
     step = rdzv.torch.broadcast_state(model, optimizer, job) or 0
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     with open(f"{directory}/{os.getpid()}", "a", buffering=1) as log:
-        while step < steps and not os.path.exists(f"{directory}/end"):
+        while step < steps:
+            if step % 10 == 0 and os.path.exists(f"{directory}/end"):
+                # All ranks end at the step that this file names.
+                with open(f"{directory}/end") as end:
+                    steps = int(end.read())
             # The same data on every rank, so the loss does not depend on the number of workers.
             data = torch.Generator().manual_seed(step)
             inputs = torch.randn(16, 8, generator=data)
