@@ -8,7 +8,6 @@ import sys
 import time
 
 import torch
-import torch.distributed as dist
 
 import rdzv
 import rdzv.torch
@@ -26,7 +25,8 @@ def train(job, directory, steps, way):
     if way == "reconfigure":
         job.init_process_group("gloo")
     else:
-        dist.init_process_group("gloo")
+        # A group with a store of the user's choice is made again.
+        job.init_process_group("gloo", init_method="env://")
     if "model" not in job.state:
         torch.manual_seed(0)
         model = torch.nn.Linear(8, 1)
