@@ -57,7 +57,7 @@ fn an_exception_counts_as_a_failure_if_nothing_explains_it() {
         1,
         "
         10 raised 0    ->
-        20 exited 1=-9 -> failure 1 | abort 0
+        20 exited 1=-9 -> failure 1 | abort 0 | restarting 2/3 | discard 1 | join 1
         …",
     );
 }
