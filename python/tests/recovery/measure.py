@@ -1,7 +1,7 @@
 """Times from the death of a worker to the first finished step of the new world.
 
 measure.py RDZV [KILLS] [WAY] starts two nodes with two workers each, and kills one worker at a time. WAY is
-`reconfigure` or `anew`. It prints the times in milliseconds:
+`reconfigure` or `again`. It prints the times in milliseconds:
 
 - kill to the first finished step of all ranks of the new world, with the import of torch in the replacement;
 - kill to the moment at which all survivors have left the broken collective and wait for the replacement.

@@ -6,7 +6,7 @@ from measure import main
 import rdzv
 
 
-@pytest.mark.parametrize("way", ["reconfigure", "anew"])
+@pytest.mark.parametrize("way", ["reconfigure", "again"])
 def test_survivors_keep_their_processes_and_repeat_no_step(way):
     main(rdzv.find_rdzv_bin(), 3, way)
 
