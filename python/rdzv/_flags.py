@@ -9,6 +9,7 @@ SWITCHES = frozenset(
         "bare_stderr",
         "collapse",
         "compat_output",
+        "in_process",
         "requeue_on_preempt",
         "standalone",
         "virtual_local_rank",
@@ -17,6 +18,7 @@ SWITCHES = frozenset(
 )
 
 FLAGS = SWITCHES | {
+    "abort_timeout",
     "agent_restarts",
     "duplicate_stderr_filters",
     "duplicate_stdout_filters",
@@ -77,6 +79,8 @@ if TYPE_CHECKING:
     class Flags(TypedDict, total=False):
         """Keywords of ``rdzv.launch``; ``None`` leaves a flag out."""
 
+        abort_timeout: _Seconds
+        """Seconds that a worker has to leave its function in a recovery (--in-process). Default ``30``."""
         agent_restarts: int | str | None
         """Restart a killed agent up to N times in a row (0 disables restarts)."""
         bare_stderr: bool | None
@@ -103,6 +107,8 @@ if TYPE_CHECKING:
         """Seconds without progress that count as a hang (0 disables). Default ``0``."""
         heartbeat_timeout: _Text
         """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
+        in_process: bool | None
+        """Keep the processes of workers when another worker is lost."""
         local_addr: _Text
         """Address at which other nodes reach this node."""
         local_ranks_filter: _Text

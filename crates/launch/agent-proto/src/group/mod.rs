@@ -16,6 +16,9 @@
 //! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`] in the
 //! state STOPPED.
 //!
+//! With `--in-process`, workers that can recover leave HEALTHY through the state recovering and
+//! keep their processes (`machine::recovery`).
+//!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
 //! joining. This node uses no restart for it. `machine::peers` lists the other events of other
 //! nodes.

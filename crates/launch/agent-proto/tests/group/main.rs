@@ -6,6 +6,7 @@ mod hangs;
 mod options;
 mod peers;
 mod random;
+mod recovery;
 mod script;
 mod signals;
 mod start;

@@ -151,6 +151,10 @@ impl World {
             | GroupOutput::Assigned { .. }
             | GroupOutput::Regrouping { .. }
             | GroupOutput::ExitBarrier { .. } => {}
+            GroupOutput::Go(_)
+            | GroupOutput::Abort { .. }
+            | GroupOutput::Discard { .. }
+            | GroupOutput::Fail(_) => panic!("no worker recovers in its process (IP-4)"),
             GroupOutput::Abandon { workers } => panic!("{workers:?} were killed"),
         }
     }

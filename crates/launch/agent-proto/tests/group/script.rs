@@ -96,6 +96,18 @@ pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroupMachine
     run(spec, 2, &format!("{started}{script}"))
 }
 
+/// Runs a script for workers that recover in their processes (`--in-process`).
+pub(crate) fn in_process_then(max_restarts: u32, agents: u32, script: &str) {
+    let mut spec = spec(max_restarts);
+    spec.abort_timeout = Some(Duration::from_secs(30));
+    spec.dynamic = agents > 1;
+    let connected = "
+        1 recoverable 0 ->
+        1 recoverable 1 ->
+    ";
+    started(spec, agents, &format!("{connected}{script}"));
+}
+
 /// Runs a script for two agents of a static rendezvous.
 pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroupMachine {
     started(spec(max_restarts), 2, script)
@@ -123,6 +135,9 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         "exited" => GroupInput::Exited(value.split(' ').map(exit).collect()),
         "signal" => GroupInput::Signal(value.parse().unwrap()),
         "preempted" => GroupInput::Preempted(value.parse().unwrap()),
+        "recoverable" => GroupInput::Recoverable(LocalRank(value.parse().unwrap())),
+        "ready" => GroupInput::Ready(LocalRank(value.parse().unwrap())),
+        "raised" => GroupInput::Raised(LocalRank(value.parse().unwrap())),
         "hang" => GroupInput::Unhealthy {
             workers: ranks(value.trim_end_matches('!')),
             is_final: value.ends_with('!').then_some(Finality::WorkersHeld),
@@ -191,6 +206,10 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::Assign(_) => "assign".into(),
         GroupOutput::Assigned { workers, .. } => format!("assigned {}", workers.len()),
         GroupOutput::Start(request) => format!("start {}", request.ranks.local_rank),
+        GroupOutput::Go(request) => format!("go {}", request.ranks.local_rank),
+        GroupOutput::Abort { workers, .. } => format!("abort {}", ranks(workers)),
+        GroupOutput::Discard { workers } => format!("discard {}", ranks(workers)),
+        GroupOutput::Fail(worker) => format!("fail {worker}"),
         GroupOutput::FirstFailure(exit) => format!("failure {}", exit.local_rank),
         GroupOutput::Unhealthy { workers, last } => {
             let last = if *last { " for good" } else { "" };
