@@ -5,6 +5,7 @@
 # command line of a worker. The interpreter then imports this text before its script. In the process
 # of a worker, this text returns, and the interpreter does the rest: `sys.path[0]`, `__main__`, the
 # script, the exit. In all other processes it may not return: the interpreter would run the script.
+import contextlib
 import ctypes
 import gc
 import io
@@ -157,21 +158,19 @@ def become_worker(descriptors, said):
     os.write(answer, b"%d" % os.getpid())
     if not os.read(answer, 1):
         os._exit(1)
-    try:
+    # If the kernel refuses the control group, the worker stays outside.
+    with contextlib.suppress(OSError):
         for directory in group:
             entrance = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
             descriptors.append(entrance)
             os.write(entrance, b"0")
-    except OSError:
-        pass  # The worker stays outside.
     for descriptor in descriptors:
         os.close(descriptor)
-    try:
+    # The output may have no reader.
+    with contextlib.suppress(OSError):
         for number, text in enumerate(said, 1):
             while text:
                 text = text[os.write(number, text) :]
-    except OSError:
-        pass  # Nothing reads the output of the worker.
 
 
 def fork_workers():

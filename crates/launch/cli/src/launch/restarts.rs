@@ -52,6 +52,15 @@ pub(crate) struct RestartArgs {
     /// nodes with c10d over TCP, and 0 otherwise.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
+
+    /// Import Python modules once; fork the workers from there.
+    ///
+    /// Restarted workers then need no time for these imports, as with --preload torch,transformers.
+    /// Workers that start before the imports are finished execute their program as usual. So do all
+    /// workers if the imports fail, leave threads behind or initialise a GPU; rdzv prints the
+    /// reason. docs/preload.md lists the differences for a worker.
+    #[arg(long, value_name = "MODULE,...")]
+    pub(super) preload: Option<String>,
 }
 
 /// Default of `--agent-restarts` for several nodes over c10d.
@@ -315,6 +324,7 @@ mod tests {
             settle_delay,
             exit_barrier_timeout: None,
             agent_restarts: None,
+            preload: None,
         };
         flags.resolve(0)
     }
