@@ -297,8 +297,13 @@ class Run:
     def agent(self):
         return next((pid for pid in self.marked() if self.comm(pid) == "rdzv" and "RDZV_GUARD" in self.environ(pid)), None)
 
-    def fork_servers(self):
-        return [pid for pid in self.marked() if "/proc/self/fd/" in self.environ(pid).get("PYTHONPATH", "")]
+    def fork_server(self):
+        """The only child of the agent that has this variable, until it forks workers."""
+        [server] = (
+            pid for pid, parent in self.marked().items()
+            if self.comm(parent) == "rdzv" and "/proc/self/fd/" in self.environ(pid).get("PYTHONPATH", "")
+        )  # fmt: skip
+        return server
 
     def comm(self, pid):
         with contextlib.suppress(OSError):
@@ -451,6 +456,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] != os.environ["TORCHELASTIC_MAX_REST
 def restarting(folder, restarts):
     run = Run(folder, HEAD + RESTARTING, ["--nproc-per-node", "2", "--preload", QUICK], ["train.py"], restarts=restarts)
     run.await_text(READY)
+    run.server = run.fork_server()
     (folder / "ready").touch()
     return run
 
@@ -458,12 +464,11 @@ def restarting(folder, restarts):
 @pytest.mark.accident(rounds=5)
 def test_no_worker_depends_on_the_fork_server(tmp_path, accident_round):
     run = restarting(tmp_path, 10)
-    [server] = run.fork_servers()
     run.until((tmp_path / "ran").exists, "first restart")
     time.sleep(random.uniform(0, 0.6))
     # The run may have ended.
     with contextlib.suppress(ProcessLookupError):
-        os.kill(server, signal.SIGKILL)
+        os.kill(run.server, signal.SIGKILL)
     assert run.ended() == 0, run.log.read_text()
     lines = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     ran = [(attempt, rank) for attempt, rank, _ in lines]

@@ -2,7 +2,7 @@
 
 Four workers form a gloo group; then rank 0 kills itself. For each restart, the script prints the time from the kill to
 the first line of the last worker's script, and from the first line of a script to the end of `init_process_group`.
-It also prints the memory of the last workers and of the fork server.
+It also prints the memory of the last workers and of the processes of the fork server.
 """
 
 import json
@@ -33,14 +33,15 @@ pids = [None] * dist.get_world_size()
 dist.all_gather_object(pids, os.getpid())
 note = {"first": first, "formed": formed, "rss": int(lines["Rss:"]), "pss": int(lines["Pss:"])}
 if rank == 0:
-    parents = {}
+    note["others"] = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parents[int(pid)] = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-            if parents[int(pid)] == os.getppid() and int(pid) not in pids:
-                server = dict(line.split()[:2] for line in open(f"/proc/{pid}/smaps_rollup").readlines()[1:])
-                note["server_rss"], note["server_pss"] = int(server["Rss:"]), int(server["Pss:"])
-        except OSError:
+            parent, group = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1:3]
+            leader = open(f"/proc/{group}/stat").read().rpartition(")")[2].split()[1]
+            if leader == str(os.getppid()) and int(group) not in pids:
+                memory = dict(line.split()[:2] for line in open(f"/proc/{pid}/smaps_rollup").readlines()[1:])
+                note["others"] += int(memory["Pss:"])
+        except (OSError, IndexError):
             pass
 with open(f"{folder}/{attempt}.{rank}", "w") as file:
     file.write(json.dumps(note))
@@ -78,7 +79,7 @@ def measure(program, flags):
             starts.append(max(note["first"] for note in notes) / 1e6 - killed / 1e6)
             formations.append(max(note["formed"] - note["first"] for note in notes) / 1e6)
     memory = {kind: sum(note[kind] for note in notes) / 1024 for kind in ("rss", "pss")}
-    server = notes[0].get("server_pss", 0) / 1024
+    server = notes[0]["others"] / 1024
     return starts, formations, memory, server
 
 
@@ -89,7 +90,7 @@ def main():
             print(f"{title:<16} {quantity:<27} median {statistics.median(values):7.1f} ms, worst {max(values):7.1f} ms")
         print(
             f"{title:<16} memory of {WORKERS} workers         RSS {memory['rss']:.0f} MiB, PSS {memory['pss']:.0f} MiB,"
-            f" and PSS of the server {server:.0f} MiB"
+            f" and PSS of the fork server {server:.0f} MiB"
         )
 
 

@@ -5,10 +5,12 @@
 # command line of a worker. The interpreter then imports this text before its script. In the process
 # of a worker, this text returns, and the interpreter does the rest: `sys.path[0]`, `__main__`, the
 # script, the exit. In all other processes it may not return: the interpreter would run the script.
+import contextlib
 import ctypes
 import gc
 import io
 import os
+import select
 import socket
 import sys
 import warnings
@@ -78,35 +80,52 @@ def check_forks():
     raise RuntimeError("the imports have started a process")
 
 
-def serve():
-    # Returns in the process of a worker, with the descriptors of the request.
+def serve(count):
+    # Forks workers in advance; returns in the process of a worker that has received a request.
     while True:
-        message, descriptors, _, _ = socket.recv_fds(channel, 1, 8, socket.MSG_CMSG_CLOEXEC)
-        if not message:
+        for _ in range(count):
+            if os.fork() == 0:
+                return await_request()
+        for _ in range(count):
+            os.waitpid(-1, 0)
+        # All have requests. The workers start faster if the next forks come later.
+        if select.select([channel], [], [], 1)[0] and not channel.recv(1, socket.MSG_PEEK):
             os._exit(0)
-        orphaned, closes = os.pipe()
-        middle = os.fork()
-        if middle == 0:
-            if os.fork():
-                os._exit(0)  # The worker becomes a child of the agent.
-            os.close(closes)
-            os.read(orphaned, 1)
-            os.close(orphaned)
-            channel.close()
-            return descriptors
-        os.waitpid(middle, 0)
-        for descriptor in (orphaned, closes, *descriptors):
-            os.close(descriptor)
+
+
+def follow(parent):
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # It had exited before the signal was set.
+
+
+def await_request():
+    follow(server)
+    middle = os.getpid()
+    waits, taken = os.pipe()
+    if os.fork():
+        os.close(taken)
+        os.read(waits, 1)
+        os._exit(0)  # The worker becomes a child of the agent.
+    follow(middle)
+    os.close(waits)
+    exited = os.pidfd_open(middle)
+    message, descriptors, _, _ = socket.recv_fds(channel, 1, 8, socket.MSG_CMSG_CLOEXEC)
+    if not message:
+        os._exit(0)  # The agent has exited.
+    prctl(PR_SET_PDEATHSIG, 0)
+    os.close(taken)
+    select.select([exited], [], [])
+    os.close(exited)
+    channel.close()
+    return descriptors
 
 
 def become_worker(descriptors, said):
     request, answer, stdin, stdout, stderr, *group = descriptors
     content = os.pread(request, os.fstat(request).st_size, 0).split(b"\0")
     agent, traceable, count = map(int, content[:3])
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_PDEATHSIG, SIGKILL)
-    if os.getppid() != agent:
-        os._exit(1)  # The agent had exited before the line above.
+    follow(agent)
     os.setsid()
     if traceable:
         prctl(PR_SET_PTRACER, agent)
@@ -139,27 +158,26 @@ def become_worker(descriptors, said):
     os.write(answer, b"%d" % os.getpid())
     if not os.read(answer, 1):
         os._exit(1)
-    try:
+    # If the kernel refuses the control group, the worker stays outside.
+    with contextlib.suppress(OSError):
         for directory in group:
             entrance = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
             descriptors.append(entrance)
             os.write(entrance, b"0")
-    except OSError:
-        pass  # The worker stays outside.
     for descriptor in descriptors:
         os.close(descriptor)
-    try:
+    # The output may have no reader.
+    with contextlib.suppress(OSError):
         for number, text in enumerate(said, 1):
             while text:
                 text = text[os.write(number, text) :]
-    except OSError:
-        pass  # Nothing reads the output of the worker.
 
 
 def fork_workers():
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
-    import_modules(channel.recv(1 << 16).decode().split(","))
+    count, *modules = channel.recv(1 << 16).decode().split(",")
+    import_modules(modules)
     check_forks()
     sys.stdout.flush()
     # Each worker prints the output of its imports.
@@ -167,10 +185,11 @@ def fork_workers():
     gc.collect()
     gc.freeze()  # A collection would write to the memory that the workers share.
     channel.send(b"+")
-    become_worker(serve(), said)
+    become_worker(serve(int(count)), said)
 
 
 server, is_worker = os.getpid(), False
+prctl = ctypes.CDLL(None).prctl
 channel = socket.socket(fileno=os.dup(0))
 try:
     if __name__ == "__main__":

@@ -1,11 +1,12 @@
 //! Fork server: a process that has imported the workers' modules, and forks workers (`--preload`).
 //!
 //! ```text
-//!   agent ── modules ─► fork server                    imports the modules, for seconds
-//!         ◄── "+" ─────     │                          or the reason why it cannot fork
-//!         ── request ──►    ├─ fork ─► middle ─ fork ─► worker       middle exits: the worker
-//!         ◄──────────────────────────────── process id ──┤           becomes the agent's child
-//!         ── "g" ────────────────────────────────────────► runs the script
+//!   agent ── modules ──► fork server           imports the modules, for seconds
+//!         ◄── "+" ─────      │                 or the reason why it cannot fork
+//!                            └─ fork ─► middle ─ fork ─► worker     for each worker, in advance
+//!         ── request ─────────────────────────────────►    │
+//!         ◄── process id ─────────────────────────────     │        middle exits: the worker
+//!         ── "g" ─────────────────────────────────────►    script   becomes the agent's child
 //! ```
 //!
 //! No worker depends on the server. A worker runs its script only after the agent has received its
@@ -148,11 +149,9 @@ impl Running {
         };
         let environment = environment_of_workers(launch);
         let program = Program::new(&entrypoint.program, arguments.collect(), &environment)?;
-        send(
-            &channel,
-            launch.preload.join(",").as_bytes(),
-            SendFlags::NOSIGNAL,
-        )?;
+        let count = launch.identity.local_world_size.to_string();
+        let setting = [&[count], &launch.preload[..]].concat().join(",");
+        send(&channel, setting.as_bytes(), SendFlags::NOSIGNAL)?;
         Ok(Self {
             process: child::start(&program, &setup)?,
             channel: awaitable(channel)?,

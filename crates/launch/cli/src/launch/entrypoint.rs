@@ -47,15 +47,6 @@ pub(crate) struct CommandArgs {
     /// file, so the failure report shows its traceback.
     #[arg(long)]
     run_path: bool,
-
-    /// Import Python modules once; fork the workers from there.
-    ///
-    /// Restarted workers then need no time for these imports, as with --preload torch,transformers.
-    /// Workers that start before the imports are finished execute their program as usual. So do all
-    /// workers if the imports fail, leave threads behind or initialise a GPU; rdzv prints the
-    /// reason. docs/preload.md lists the differences for a worker.
-    #[arg(long, value_name = "MODULE,...", help_heading = "Restarts")]
-    preload: Option<String>,
 }
 
 /// Properties of a launch that follow from the name of the launcher.
@@ -129,26 +120,6 @@ impl CommandArgs {
 }
 
 impl CommandArgs {
-    /// Returns the modules that a fork server imports.
-    pub(super) fn preload(
-        &self,
-        interpreter: Option<&Interpreter>,
-        context: &mut Context<'_>,
-    ) -> Result<Vec<String>, Refusal> {
-        let modules = self.preload.as_deref().unwrap_or_default().split(',');
-        let modules = modules.map(str::trim).filter(|module| !module.is_empty());
-        let modules: Vec<String> = modules.map(str::to_owned).collect();
-        if let Some(wrong) = modules.iter().find(|module| !is_module(module)) {
-            let problem = format!("'{wrong}' is not the name of a Python module");
-            return Err(Refusal::argument("--preload", &problem));
-        }
-        if interpreter.is_none() && !modules.is_empty() {
-            context.warn("--preload has no effect with --no-python");
-            return Ok(Vec::new());
-        }
-        Ok(modules)
-    }
-
     /// Returns the identity of the workers' program.
     ///
     /// Agents without a common run id compare their identities to find out if they belong to one
@@ -173,6 +144,26 @@ impl CommandArgs {
             }
         }
     }
+}
+
+/// Returns the modules that a fork server imports, from the text of `--preload`.
+pub(super) fn preload(
+    text: Option<&str>,
+    interpreter: Option<&Interpreter>,
+    context: &mut Context<'_>,
+) -> Result<Vec<String>, Refusal> {
+    let modules = text.unwrap_or_default().split(',').map(str::trim);
+    let modules = modules.filter(|module| !module.is_empty());
+    let modules: Vec<String> = modules.map(str::to_owned).collect();
+    if let Some(wrong) = modules.iter().find(|module| !is_module(module)) {
+        let problem = format!("'{wrong}' is not the name of a Python module");
+        return Err(Refusal::argument("--preload", &problem));
+    }
+    if interpreter.is_none() && !modules.is_empty() {
+        context.warn("--preload has no effect with --no-python");
+        return Ok(Vec::new());
+    }
+    Ok(modules)
 }
 
 /// `true` if a text is a name with dots, as after `import`.

@@ -9,7 +9,7 @@ use rdzv_agent::launcher::python::Interpreter;
 use rdzv_agent_proto::topology::Binding;
 
 use super::context::{Context, Environment, Machine, Note};
-use super::entrypoint::Called;
+use super::entrypoint::{self, Called};
 use super::flags::RunArgs;
 use super::observers::Observers;
 use super::preemption::deadline;
@@ -124,7 +124,11 @@ pub(crate) fn resolve(
         &context.absolute(""),
     )?;
     rendezvous::admit(trust, &choice, &settings, &mut rendezvous, &mut context)?;
-    let preload = args.command.preload(interpreter.as_ref(), &mut context)?;
+    let preload = entrypoint::preload(
+        args.restart.preload.as_deref(),
+        interpreter.as_ref(),
+        &mut context,
+    )?;
     let plan = AgentConfig {
         preload,
         environment: std::mem::take(&mut context.workers),

@@ -71,6 +71,15 @@ pub(crate) struct RestartArgs {
     /// After this time, rdzv kills the worker and starts another one in its place.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = number::float)]
     abort_timeout: f64,
+
+    /// Import Python modules once; fork the workers from there.
+    ///
+    /// Restarted workers then need no time for these imports, as with --preload torch,transformers.
+    /// Workers that start before the imports are finished execute their program as usual. So do all
+    /// workers if the imports fail, leave threads behind or initialise a GPU; rdzv prints the
+    /// reason. docs/preload.md lists the differences for a worker.
+    #[arg(long, value_name = "MODULE,...")]
+    pub(super) preload: Option<String>,
 }
 
 /// Default of `--agent-restarts` for several nodes over c10d.
@@ -358,6 +367,7 @@ mod tests {
             agent_restarts: None,
             in_process: false,
             abort_timeout: 30.0,
+            preload: None,
         };
         flags.resolve(0)
     }
