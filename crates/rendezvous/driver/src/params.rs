@@ -50,6 +50,10 @@ pub struct RendezvousParameters {
     /// A closed connection then proves to the coordinator that both the agent and its workers have
     /// exited. The default is `false`.
     pub ends_workers: bool,
+    /// `true` if the option `rank_order` is `sorted` by default (`c10d`).
+    ///
+    /// The default is `false`: nodes keep their ranks.
+    pub sorts_ranks: bool,
     /// Backend options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
@@ -99,6 +103,7 @@ impl RendezvousParameters {
             kept: None,
             group: None,
             ends_workers: false,
+            sorts_ranks: false,
             config: config.into(),
         })
     }

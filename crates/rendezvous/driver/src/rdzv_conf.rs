@@ -303,6 +303,7 @@ mod tests {
             cas_backoff_max: Duration::ZERO,
             node_timeout: Duration::from_secs(3),
             fence: FencePolicy::Unsaid,
+            sorts_ranks: false,
         };
         assert_eq!(read("").unwrap(), defaults);
         assert_eq!(Settings::new(2, 3), defaults);
@@ -331,6 +332,7 @@ mod tests {
                 cas_backoff_max: Duration::from_millis(500),
                 node_timeout: Duration::from_secs(3),
                 fence: FencePolicy::Unsaid,
+                sorts_ranks: false,
             }
         );
         assert_eq!(

@@ -17,6 +17,12 @@ pub struct Ledger {
     sizes_allowed: (u32, u32),
     /// Node with each rank, by round.
     ranks: BTreeMap<(u64, u32), NodeDesc>,
+    /// Highest round that was checked for spares.
+    checked: Option<u64>,
+    /// Native agents whose join has arrived at the coordinator, by connection.
+    ///
+    /// The coordinator has sent them nothing since.
+    pub(super) pending: BTreeMap<u32, NodeDesc>,
     /// Number of participants, by round.
     sizes: BTreeMap<u64, u32>,
     /// Endpoint of the workers of native agents, by round.
@@ -58,6 +64,51 @@ impl Ledger {
         self.successes.clear();
     }
 
+    /// Returns the participants of a round, with their ranks.
+    fn participants(&self, round: u64) -> impl Iterator<Item = (u32, &NodeDesc)> {
+        let ranks = self.ranks.range((round, 0)..=(round, u32::MAX));
+        ranks.map(|((_, rank), node)| (*rank, node))
+    }
+
+    /// Checks the last round, unless it was checked before: S-1 to S-3.
+    ///
+    /// All agents must be native, and the coordinator must not have been restarted.
+    pub(super) fn spares(&mut self) -> Result {
+        let Some(round) = self.highest().filter(|round| self.checked < Some(*round)) else {
+            return Ok(());
+        };
+        self.checked = Some(round);
+        let Some((before, size)) = self.sizes.range(..round).next_back() else {
+            return Ok(());
+        };
+        let last: BTreeMap<_, _> = self
+            .participants(*before)
+            .map(|(rank, node)| (node, rank))
+            .collect();
+        if self.sizes[&round] < *size
+            && let Some(spare) = self.pending.values().next()
+        {
+            return broken(format!("S-1: round {round} is smaller, but {spare} waits"));
+        }
+        for (rank, node) in self.participants(round) {
+            match last.get(node) {
+                Some(old) if self.sizes[&round] == *size && *old != rank => {
+                    return broken(format!(
+                        "S-2: {node} had rank {old}, and has {rank} in round {round}"
+                    ));
+                }
+                Some(_) => {}
+                None => {
+                    let mut pending = self.pending.values();
+                    if let Some(former) = pending.find(|it| last.contains_key(it)) {
+                        return broken(format!("S-3: {node} displaces {former} in round {round}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the number of rounds that were complete.
     pub fn rounds(&self) -> u64 {
         self.sizes.len() as u64
@@ -83,7 +134,12 @@ impl Ledger {
                         return broken(format!("INV-N2: {node} has rank {rank} and {given:?}"));
                     }
                 }
-                self.formed(node, *round, *rank, *world_size, false)
+                self.formed(node, *round, *rank, *world_size, false)?;
+                // Only rounds with an agent of torchrun are sorted.
+                match assignment {
+                    Some(_) => Ok(()),
+                    None => self.sorted(node, *round, *rank),
+                }
             }
             Event::AllSucceeded { round } => {
                 self.successes.insert(*round);
@@ -192,6 +248,10 @@ impl Ledger {
                 "INV-R2: {holder} and {node} both have rank {rank} in round {round}"
             ));
         }
+        Ok(())
+    }
+
+    fn sorted(&self, node: &NodeDesc, round: u64, rank: u32) -> Result {
         let mut before = self.ranks.range((round, 0)..(round, rank));
         if before.next_back().is_some_and(|(_, other)| other >= node) {
             return broken(format!(
@@ -255,6 +315,7 @@ impl Ledger {
             }
             for (index, other) in (0..).zip(participants) {
                 self.formed(other, *round, index, size, true)?;
+                self.sorted(other, *round, index)?;
             }
         }
         self.formed(node, *round, *rank, size, true)

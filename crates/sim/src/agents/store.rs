@@ -9,8 +9,10 @@ use rdzv_core::machine::Machine as _;
 use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event as Announcement};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
+use rdzv_store_proto::wire::request::rendezvous as opcode;
 
 use super::agent::{Agent, Doing, Input};
+use super::plan::Medium;
 use super::world::{Answer, Ask, Event, Piece, Question, Within, World, origin};
 use crate::scheduler::{due, nanos};
 use crate::{Result, broken};
@@ -44,6 +46,17 @@ impl World {
             return Ok(());
         };
         self.time.log("host", || format!("◄ {input:?}"));
+        match &input {
+            coordinator::Input::Request { from, opcode, .. } => {
+                let node = self.links.get(&from.0).map(|link| link.node.clone());
+                self.ledger.pending.remove(&from.0);
+                if let Some(node) = node.filter(|_| *opcode == opcode::JOIN) {
+                    self.ledger.pending.insert(from.0, node);
+                }
+            }
+            coordinator::Input::Closed(id) => drop(self.ledger.pending.remove(&id.0)),
+            _ => {}
+        }
         host.handle(now, input);
         let mut looks = VecDeque::new();
         let mut ended = VecDeque::new();
@@ -71,6 +84,9 @@ impl World {
             }
         }
         self.schedule_host();
+        if self.plan.medium == Medium::Coordinator && !self.plan.torchrun.contains(&true) {
+            self.ledger.spares()?;
+        }
         Ok(())
     }
 
@@ -126,6 +142,10 @@ impl World {
             coordinator::Output::LastCall { call, .. } => {
                 self.time.log("host", || call.to_string());
             }
+            coordinator::Output::LastSpare { round, .. } => {
+                self.time
+                    .log("host", || format!("has no spare in round {round}"));
+            }
             coordinator::Output::Recovering { recovering, .. } => {
                 self.time.log("host", || recovering.to_string());
             }
@@ -161,6 +181,7 @@ impl World {
                 if let Some(link) = self.links.get_mut(&id) {
                     link.at_host = false;
                 }
+                self.ledger.pending.remove(&id);
                 self.send(id, false, Piece::End);
                 ended.push_back(id);
             }
@@ -169,6 +190,9 @@ impl World {
                     let node = link.node.clone();
                     self.time.log("host", || format!("► {node} {event:?}"));
                     self.ledger.announced(&node, &event)?;
+                    if !matches!(event, Announcement::Alive(_) | Announcement::Status { .. }) {
+                        self.ledger.pending.remove(&id);
+                    }
                     if let Announcement::AllSucceeded { round } = event
                         && self.ledger.ends_of_rounds.contains(&round)
                     {

@@ -177,7 +177,7 @@ impl World {
             time,
             wakes: vec![None; agents.len()],
             host: match plan.medium {
-                Medium::Coordinator => Some(Coordinator::default()),
+                Medium::Coordinator => Some(Coordinator::with_rules(plan.rules)),
                 Medium::Restartable => {
                     let host = plan.hosted.then(|| agents[0].instance);
                     let origin = origin(host, false, 0, plan.rules);

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::Rule;
 use rdzv_sim::agents::plan::{Medium, Plan};
 use rdzv_sim::report::Report;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents};
 
-use crate::{exceeds, occur, report, reports};
+use crate::{are_noticed, exceeds, occur, report, reports};
 
 fn run(seed: u64) -> Result<Report, Violation> {
     let plan = Plan::of_seed(seed, Medium::Coordinator);
@@ -48,4 +50,17 @@ fn a_thousand_agents_meet_with_two_operations_each() {
     // During the 16 s after the last event, each agent sends three heartbeats.
     assert!(report.operations <= 5 * 1000, "{report:?}");
     assert!(report.last_joined < Duration::from_millis(10), "{report:?}");
+}
+
+/// Rules about spares and ranks.
+const RULES: [Rule; 3] = [Rule::RanksStick, Rule::SparesStepIn, Rule::SparesMakeRoom];
+
+#[test]
+fn every_broken_rule_is_noticed() {
+    are_noticed(&RULES, |seed, rule| {
+        let plan = Plan::of_seed(seed, Medium::Coordinator);
+        let rules = Rules::without(rule);
+        let result = agents::run(Plan { rules, ..plan }, seed, Trace::Nothing);
+        result.err().map(|violation| violation.0)
+    });
 }

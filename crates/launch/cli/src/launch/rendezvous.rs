@@ -33,6 +33,7 @@ pub(super) fn resolve(
     }
     if let RendezvousPlan::Dynamic { parameters } = &mut plan {
         let (script, has_run_id) = (&args.training_script, args.rendezvous.rdzv_id.is_some());
+        parameters.sorts_ranks = !is_strict;
         parameters.program = Some(args.command.program(script, has_run_id, context));
     }
     let agent_restarts;

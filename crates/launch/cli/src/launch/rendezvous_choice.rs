@@ -92,6 +92,8 @@ pub(crate) struct RendezvousArgs {
     ///   fence=auto                `auto`: with three or more voters, a node that is cut
     ///                             off suspends its workers; or `off`
     ///   fence_kill=60             kill suspended workers after this time
+    ///   rank_order=sticky         nodes keep their ranks in the next round; `sorted`: every
+    ///                             round sorts its nodes, as under the link `torchrun`
     ///   recover=false             `true` confirms that the previous host and all
     ///                             missing agents have exited
     /// etcd:

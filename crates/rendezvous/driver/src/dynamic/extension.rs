@@ -341,6 +341,11 @@ fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Opti
             reach.send(to, scratch);
         }
         Output::LastCall { run, call } => warn!("[{}] {call}", escape(&run)),
+        Output::LastSpare { run, round } => warn!(
+            "[{}] no spare node is left in round {round}: if another node is lost, the job waits \
+             for a new node",
+            escape(&run)
+        ),
         Output::Read(key) => return Some(key),
         Output::Store { key, value } => reach.store(&key, &value),
         Output::Remove(key) => reach.remove(&key),

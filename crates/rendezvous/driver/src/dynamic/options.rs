@@ -15,7 +15,7 @@ use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError, Rende
 const DEFAULT_PORT: u16 = 29400;
 
 /// Options in addition to those of every dynamic rendezvous.
-pub(crate) const OPTIONS: [&str; 9] = [
+pub(crate) const OPTIONS: [&str; 10] = [
     "store_type",
     "voters",
     "read_timeout",
@@ -25,6 +25,7 @@ pub(crate) const OPTIONS: [&str; 9] = [
     "fence",
     "fence_kill",
     "node_timeout",
+    "rank_order",
 ];
 
 /// Default time limit to connect, in seconds.
@@ -144,6 +145,16 @@ impl Options {
         let read_timeout = Duration::from_secs(read_timeout.unsigned_abs());
         settings.master_timeout = read_timeout;
         settings.node_timeout = node_timeout(config.get("node_timeout"))?;
+        settings.sorts_ranks = match config.get("rank_order") {
+            None => parameters.sorts_ranks,
+            Some("sticky") => false,
+            Some("sorted") => true,
+            Some(other) => {
+                return wrong(&format!(
+                    "rank_order is {other}, but must be sticky or sorted"
+                ));
+            }
+        };
         settings.fence = match fence(config)? {
             // A fence needs a guard, which suspends the workers of a stopped agent.
             FencePolicy::Auto if parameters.kept.is_none() => FencePolicy::Unsaid,
@@ -373,6 +384,19 @@ mod tests {
         ] {
             assert_eq!(read("a,b,c", "run", config).unwrap_err(), text);
         }
+    }
+
+    #[test]
+    fn ranks_are_kept_unless_they_are_to_be_sorted() {
+        let sorts = |config: &str| Ok(read("a", "run", config)?.settings.sorts_ranks);
+        assert_eq!(sorts(""), Ok(false));
+        assert_eq!(sorts("rank_order=sticky"), Ok(false));
+        assert_eq!(sorts("rank_order=sorted"), Ok(true));
+        let text: Result<bool, String> = sorts("rank_order=random");
+        assert_eq!(
+            text.unwrap_err(),
+            "rank_order is random, but must be sticky or sorted"
+        );
     }
 
     #[test]

@@ -165,6 +165,13 @@ pub enum Output {
         /// The last call.
         call: LastCall,
     },
+    /// Log that the last spare node has joined a round.
+    LastSpare {
+        /// The run.
+        run: String,
+        /// The round.
+        round: u64,
+    },
     /// Log the progress of a state recovery.
     Recovering {
         /// The run.
@@ -316,6 +323,18 @@ impl Machine for Coordinator {
 }
 
 impl Coordinator {
+    /// Creates a coordinator without a successor, with these rules.
+    pub fn with_rules(rules: Rules<Rule>) -> Self {
+        let origin = Origin {
+            rules,
+            ..Origin::default()
+        };
+        Self {
+            origin,
+            ..Self::default()
+        }
+    }
+
     /// Creates a coordinator that will have a successor if it dies.
     ///
     /// `note` is the record of the previous coordinator, with the authority of this one.

@@ -311,6 +311,7 @@ fn a_spare_gets_the_vacated_rank_and_the_others_keep_theirs() {
     let mut world = round_from_1(World::new(4, 4), 4);
     world.join(0);
     lose_and_rejoin(&mut world, 3, &[4, 1, 2]);
+    assert_eq!(world.last_spares, [1]);
     for (number, rank) in [(1, 0), (2, 1), (0, 2), (4, 3)] {
         assert_eq!(placed(&mut world, number), (rank, vec![4, 5]), "{number}");
     }

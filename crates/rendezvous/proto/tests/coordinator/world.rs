@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) closed: Vec<u32>,
     /// The last calls that were logged.
     pub(crate) last_calls: Vec<LastCall>,
+    /// Rounds for which the last spare was logged.
+    pub(crate) last_spares: Vec<u64>,
     pub(crate) settings: Settings,
     /// The program of the agents that join next.
     pub(crate) program: Option<Program>,
@@ -103,6 +105,7 @@ impl World {
             pulses: BTreeMap::new(),
             closed: Vec::new(),
             last_calls: Vec::new(),
+            last_spares: Vec::new(),
             settings: Settings::new(min, max),
             program: None,
             attempt: None,
@@ -176,6 +179,7 @@ impl World {
                 }
                 Output::Send(to, event) => self.received.entry(to.0).or_default().push(event),
                 Output::LastCall { call, .. } => self.last_calls.push(call),
+                Output::LastSpare { round, .. } => self.last_spares.push(round),
                 Output::Read(key) => reads.push(key),
                 Output::Store { key, value } => drop(self.keys.insert(key, value)),
                 Output::Remove(key) => drop(self.keys.remove(&key)),

@@ -546,7 +546,9 @@ impl World {
             | CoordinatorOutput::Confirm(_) => {
                 panic!("a record has left the voter")
             }
-            CoordinatorOutput::LastCall { .. } | CoordinatorOutput::Recovering { .. } => {}
+            CoordinatorOutput::LastCall { .. }
+            | CoordinatorOutput::LastSpare { .. }
+            | CoordinatorOutput::Recovering { .. } => {}
         }
     }
 

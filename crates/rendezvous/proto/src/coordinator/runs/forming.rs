@@ -259,6 +259,15 @@ impl Run {
             (Some(infos), Some(assignments)) => self.replaced(infos, assignments),
             _ => Vec::new(),
         };
+        let settings = &self.settings;
+        let is_fixed = settings.min_nodes == settings.max_nodes;
+        let is_new = |node| !self.former.contains_key(node);
+        let is_helped = self.former_size > 0 && self.nodes.participants.keys().any(is_new);
+        let has_others = !self.nodes.waiting.is_empty() || !self.nodes.surplus.is_empty();
+        if is_fixed && is_helped && !has_others {
+            let (run, round) = (self.id.clone(), number);
+            out.push(Effect::Output(Output::LastSpare { run, round }));
+        }
         (self.former, self.former_size) = (self.seats(), self.nodes.participants.len() as u32);
         let nodes = self.nodes.participants.keys().cloned().collect();
         self.torchrun.outdate();
