@@ -19,6 +19,7 @@ use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters, StaticRendezv
 use rdzv_store::StorePolicy;
 
 use crate::health::Liveness;
+use crate::observe::Beats;
 
 pub use crate::hang::{HangAction, HangPlan, HeartbeatPlan};
 pub use rdzv_agent_proto::group::{GroupIdentity, PreemptionPlan, RestartOptions, StopOptions};
@@ -143,6 +144,8 @@ pub struct PlacementOptions {
 pub struct ObserveOptions {
     /// Health check of the agent's threads; a clone answers other threads.
     pub liveness: Liveness,
+    /// Last heartbeats of the workers; a clone answers other threads.
+    pub beats: Beats,
     /// Private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`).
     /// `None` leaves that variable unchanged. The path must be short, because the path of a socket
     /// has at most 107 bytes.

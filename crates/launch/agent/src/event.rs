@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use rdzv_agent_proto::goodput::StepChange;
 use rdzv_agent_proto::group::GroupState;
+use rdzv_agent_proto::restart::Restart;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
@@ -183,6 +185,34 @@ pub enum AgentEvent {
         /// Time of the event.
         at: Wall,
     },
+    /// The user suspended the job (Ctrl-Z).
+    Suspended {
+        /// Time of the event.
+        at: Wall,
+    },
+    /// The job continues after [`AgentEvent::Suspended`].
+    Continued {
+        /// Time of the event.
+        at: Wall,
+    },
+    /// A worker reported the first step of its attempt, or the first new step after repeated ones.
+    Step {
+        /// Time of the event.
+        at: Wall,
+        /// Worker that reported the step.
+        worker: WorkerIdentity,
+        /// The step, and the end of the repeated steps.
+        change: StepChange,
+        /// Time since the worker wrote the heartbeat, if the worker wrote a time.
+        age: Duration,
+    },
+    /// All workers run again after a restart.
+    Restarted {
+        /// Time of the event.
+        at: Wall,
+        /// Times of the restart.
+        restart: Box<Restart>,
+    },
     /// The agent received a signal.
     SignalReceived {
         /// Time of the event.
@@ -266,6 +296,10 @@ impl AgentEvent {
             | Self::StateChanged { at, .. }
             | Self::Hang { at, .. }
             | Self::HangOver { at }
+            | Self::Suspended { at }
+            | Self::Continued { at }
+            | Self::Step { at, .. }
+            | Self::Restarted { at, .. }
             | Self::SignalReceived { at, .. }
             | Self::Preempted { at, .. }
             | Self::OutputDropped { at, .. }

@@ -17,6 +17,7 @@ use super::sink::RunFacts;
 use crate::AgentEvent;
 use crate::worker::WorkerIdentity;
 use rdzv_agent_proto::group::Exit;
+use rdzv_agent_proto::restart::Restart;
 use rdzv_rendezvous::GroupEvent;
 
 /// Returns the JSON of one event, without a newline.
@@ -44,6 +45,10 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
         AgentEvent::WorkerSignalled { .. } => "worker_signalled",
         AgentEvent::Hang { .. } => "hang",
         AgentEvent::HangOver { .. } => "hang_over",
+        AgentEvent::Suspended { .. } => "suspended",
+        AgentEvent::Continued { .. } => "continued",
+        AgentEvent::Step { .. } => "step",
+        AgentEvent::Restarted { .. } => "restarted",
         AgentEvent::Watchdog { .. } => "watchdog",
         AgentEvent::Restarting { .. } => "restarting",
         AgentEvent::AgentRestarted { .. } => "agent_restarted",
@@ -147,7 +152,23 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
             ..
         } => json!({ "pid": pid, "signal": signal, "forced": forced }),
         AgentEvent::Hang { report, .. } => report.record(),
-        AgentEvent::HangOver { .. } => json!({}),
+        AgentEvent::HangOver { .. }
+        | AgentEvent::Suspended { .. }
+        | AgentEvent::Continued { .. } => json!({}),
+        AgentEvent::Step {
+            worker,
+            change,
+            age,
+            ..
+        } => about(
+            worker,
+            json!({
+                "step": change.step,
+                "repeated_until": change.repeated_until,
+                "age_seconds": age.as_secs_f64(),
+            }),
+        ),
+        AgentEvent::Restarted { restart, .. } => restarted(restart),
         AgentEvent::Watchdog { action, timer, .. } => json!({
             "action": action.name(),
             "pid": timer.as_ref().map(|timer| timer.pid),
@@ -224,6 +245,17 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
             "error": raw_error,
         }),
     }
+}
+
+fn restarted(restart: &Restart) -> Value {
+    let times = restart.times();
+    let mut fields =
+        Map::from_iter(times.map(|(name, at)| (name.to_owned(), json!(at.map(rfc3339)))));
+    let spans = restart.spans();
+    let spans = spans.map(|(name, took)| (name.to_owned(), took.as_secs_f64().into()));
+    fields.insert("reason".to_owned(), restart.reason.name().into());
+    fields.insert("seconds".to_owned(), Map::from_iter(spans).into());
+    fields.into()
 }
 
 fn group(message: &str, event: &GroupEvent) -> Value {

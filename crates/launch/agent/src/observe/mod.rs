@@ -17,11 +17,13 @@
 //! | `info_lines` | log lines about the life of the group |
 //! | `torchelastic_events` | events in torchelastic's JSON |
 //! | `json_events`, `event_file` | every event in rdzv's JSON, and a file of these events |
+//! | `beats` | the last heartbeat of each worker |
 //! | `node_report` | the status of the node, from its events |
 //! | `sample` | resources, output and stacks of workers, for viewers |
 //! | `metrics_registry` | named numbers and their sinks |
 //! | `torchelastic_metrics` | torchelastic's metrics from rdzv's events |
 
+mod beats;
 mod event_file;
 mod event_handlers;
 mod info_lines;
@@ -35,6 +37,7 @@ mod tests;
 mod torchelastic_events;
 mod torchelastic_metrics;
 
+pub use beats::{Beat, Beats};
 pub use event_file::EventFile;
 pub use event_handlers::EventRegistry;
 pub use info_lines::InfoLines;
@@ -42,9 +45,12 @@ pub use json_events::{event_name, record};
 pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,
 };
-pub use node_report::{KnownFailure, NodeReport, SharedReport, TimelineSpan, WorkerStatus};
+pub use node_report::{
+    KnownFailure, NodeReport, RestartRow, SharedReport, TimelineSpan, WorkerStatus,
+};
+pub use rdzv_agent_proto::goodput::{Goodput, TimeClass};
 pub use rdzv_agent_proto::group::rfc3339;
-pub use sample::{OutputTail, Sampler, ShownStack, stacks, tail};
+pub use sample::{OutputTail, Sampler, ShownStack, Usage, last_output, stacks, tail, usage};
 pub use sink::{EventSink, EventSinks, RunFacts};
 pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};
 pub use torchelastic_metrics::AgentMetrics;

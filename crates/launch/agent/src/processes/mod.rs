@@ -3,18 +3,21 @@
 mod probes;
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_agent_proto::goodput::Steps;
 use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, StartRequest, WorkerExit};
+use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
 use rdzv_core::{env, signal};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
 use tracing::{error, warn};
@@ -24,7 +27,7 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::event::TORCHELASTIC;
 use crate::exits::Exits;
-use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
+use crate::hang::{HangEvent, HangMonitor, HangOutput, Source, WatchdogAction};
 use crate::keeper::launcher;
 use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
@@ -67,6 +70,9 @@ pub(crate) struct ProcessSupervisor {
     capture: Capture,
     view: Option<LiveView>,
     hang: HangMonitor,
+    steps: Steps,
+    /// Workers whose missing heartbeat was reported.
+    silent: BTreeSet<LocalRank>,
     kernel_holds: KernelHolds,
     /// Control group of the workers, created with the first worker.
     control_group: OnceCell<Option<ControlGroup>>,
@@ -102,6 +108,7 @@ impl ProcessSupervisor {
             );
         }
         let exits = Exits::new().map_err(system("wait for exited workers (epoll)"))?;
+        let kept = config.rendezvous.kept.as_ref();
         let held_limit = config.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
         Ok(Self {
             workers: BTreeMap::new(),
@@ -118,6 +125,8 @@ impl ProcessSupervisor {
                 &config.identity.role,
                 config.identity.local_world_size,
             )?,
+            steps: Steps::new(kept.and_then(|kept| kept.note().most_step)),
+            silent: BTreeSet::new(),
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
             control_group: OnceCell::new(),
             oom_counters: OutOfMemoryCounters::find(),
@@ -262,7 +271,13 @@ impl ProcessSupervisor {
             HangOutput::Watchdog(action, timer) => {
                 vec![AgentEvent::Watchdog { at, action, timer }.into()]
             }
-            HangOutput::Report(report) => vec![AgentEvent::Hang { at, report }.into()],
+            HangOutput::Report(report) => {
+                let found = report.found.iter();
+                let silent = found.filter(|(_, cause)| matches!(cause, Cause::Heartbeat { .. }));
+                self.silent
+                    .extend(silent.map(|(worker, _)| worker.local_rank));
+                vec![AgentEvent::Hang { at, report }.into()]
+            }
             HangOutput::Over => vec![AgentEvent::HangOver { at }.into()],
             HangOutput::Condemn(worker, cause) => {
                 if let Some(worker) = self.workers.get_mut(&worker) {
@@ -273,6 +288,46 @@ impl ProcessSupervisor {
             HangOutput::Signal(worker, signal) => Vec::from_iter(self.close(clock, worker, signal)),
             HangOutput::Input(input) => vec![input.into()],
         }
+    }
+
+    /// Returns the events that follow from the heartbeats of workers.
+    fn beats(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<WorkerEvent> {
+        let (mut events, most) = (Vec::new(), self.steps.most());
+        for (source, line) in lines {
+            let Source::Heartbeat(local_rank) = source else {
+                continue;
+            };
+            let Some(worker) = self.workers.get(local_rank) else {
+                continue;
+            };
+            let at = now.wall;
+            if self.silent.remove(local_rank) && self.silent.is_empty() {
+                events.push(AgentEvent::HangOver { at }.into());
+            }
+            let step = match line {
+                SplitLine::Whole(line) => Steps::of_line(line),
+                SplitLine::TooLong => None,
+            };
+            let number = step.map(|(number, _)| number);
+            self.config.observe.beats.record(*local_rank, at, number);
+            if let Some((number, sent)) = step
+                && let Some(change) = self.steps.step(number)
+            {
+                let event = AgentEvent::Step {
+                    at,
+                    worker: worker.identity.clone(),
+                    change,
+                    age: sent.map_or(Duration::ZERO, age),
+                };
+                events.push(event.into());
+            }
+        }
+        if let Some(kept) = &self.config.rendezvous.kept
+            && self.steps.most() != most
+        {
+            kept.update_note(|note| note.most_step = self.steps.most());
+        }
+        events
     }
 
     fn check_kernel_holds(&mut self, now: Now) -> Vec<WorkerEvent> {
@@ -401,6 +456,9 @@ impl Supervisor for ProcessSupervisor {
     fn forget(&mut self) {
         self.workers.clear();
         self.hang.clear();
+        self.steps.begin_attempt();
+        self.silent.clear();
+        self.config.observe.beats.clear();
     }
 
     fn start(
@@ -438,6 +496,10 @@ impl Supervisor for ProcessSupervisor {
                 }
                 Wakeup::Orphans => self.collect_orphans(),
                 Wakeup::Hang(event) => {
+                    let mut events = match &event {
+                        HangEvent::Lines(lines) => self.beats(now, lines),
+                        _ => Vec::new(),
+                    };
                     let (workers, exits) = (&self.workers, &self.exits);
                     let running = || {
                         running(workers, exits)
@@ -445,7 +507,6 @@ impl Supervisor for ProcessSupervisor {
                             .collect()
                     };
                     let outputs = self.hang.handle(now, event, running, watch.healthy);
-                    let mut events = Vec::new();
                     for output in outputs {
                         events.extend(self.apply(clock, output));
                     }
@@ -641,6 +702,19 @@ impl Supervisor for ProcessSupervisor {
 pub(crate) fn signal_name(number: i32) -> String {
     signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
 }
+
+/// Returns the time since a time on the node's monotonic clock; zero for a time of another clock.
+fn age(sent: f64) -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
+    let age = Duration::try_from_secs_f64(now - sent).unwrap_or_default();
+    if age < Duration::from_secs(10) {
+        age
+    } else {
+        Duration::ZERO
+    }
+}
+
 /// Returns the process that traces `pid`, usually a debugger.
 fn tracer(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
