@@ -117,7 +117,9 @@ pub(crate) fn open(
         let tool = plan.hang.stack_tool.clone();
         let server = JobServer::new(Arc::clone(&report), group.clone(), has_peers, tool);
         job = Some(server.clone());
-        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report), group.clone());
+        let beats = plan.observe.beats.clone();
+        let (metrics, counters) =
+            prometheus::metrics(&facts, Arc::clone(&report), beats, group.clone());
         sinks.add(counters);
         let sources = Sources {
             token: plan.rendezvous.store_policy.credentials.token.clone(),
