@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Limit on the delay of a step, in seconds; an earlier time means that the clock was set back.
+/// Limit on the delay of a step, in seconds.
+///
+/// An earlier time means that the clock was set back.
 const LATE: f64 = 10.0;
 
 /// Class of a second of a node's wall time.
@@ -231,7 +233,9 @@ impl Goodput {
         numbers
     }
 
-    /// Returns the state from the numbers of an earlier agent; `None` if there are none.
+    /// Returns the state from the numbers of an earlier agent.
+    ///
+    /// `None` if there are none.
     pub fn of_note(numbers: &[u64]) -> Option<Self> {
         let (head, seconds) = numbers.split_first_chunk::<3>()?;
         let classes = TimeClass::ALL.into_iter();
@@ -253,8 +257,10 @@ impl Goodput {
 pub struct Steps {
     most: Option<u64>,
     has_begun: bool,
-    /// First step that no earlier attempt has completed, while earlier ones are repeated.
-    repeated_until: Option<u64>,
+    /// First step that no earlier attempt has completed.
+    ///
+    /// `None` if no step is repeated now.
+    new_from: Option<u64>,
 }
 
 /// Step with which an attempt begins, or begins new work.
@@ -262,12 +268,16 @@ pub struct Steps {
 pub struct StepChange {
     /// Number of the step.
     pub step: u64,
-    /// First step that no earlier attempt has completed; `None` if this step is new.
-    pub repeated_until: Option<u64>,
+    /// First step that no earlier attempt has completed.
+    ///
+    /// `None` if this step is new.
+    pub new_from: Option<u64>,
 }
 
 impl Steps {
-    /// Creates the steps of a node on which earlier agents have seen steps up to `most`.
+    /// Creates the steps of a node.
+    ///
+    /// `most` is the last step that an earlier agent has seen.
     pub fn new(most: Option<u64>) -> Self {
         Self {
             most,
@@ -282,7 +292,7 @@ impl Steps {
 
     /// Begins the next attempt.
     pub fn begin_attempt(&mut self) {
-        (self.has_begun, self.repeated_until) = (false, None);
+        (self.has_begun, self.new_from) = (false, None);
     }
 
     /// Records that a worker begins a step.
@@ -290,22 +300,22 @@ impl Steps {
     /// Returns a change with the first step of an attempt, and with the first new one.
     pub fn step(&mut self, step: u64) -> Option<StepChange> {
         let known = self.most.filter(|most| step < *most);
-        let repeated_until = self.repeated_until.filter(|until| step < *until);
+        let new_from = self.new_from.filter(|until| step < *until);
         self.most = self.most.max(Some(step));
         if !std::mem::replace(&mut self.has_begun, true) {
-            self.repeated_until = known;
-        } else if self.repeated_until == repeated_until {
+            self.new_from = known;
+        } else if self.new_from == new_from {
             return None;
         } else {
-            self.repeated_until = None;
+            self.new_from = None;
         }
         Some(StepChange {
             step,
-            repeated_until: self.repeated_until,
+            new_from: self.new_from,
         })
     }
 
-    /// Returns the step that a line of a heartbeat names, and the time that the worker wrote.
+    /// Returns the step and the time that a line of a heartbeat names.
     ///
     /// The form is `step 12`, or `step 12 873.25` with the node's monotonic clock in seconds.
     pub fn of_line(line: &[u8]) -> Option<(u64, Option<f64>)> {
@@ -412,12 +422,7 @@ mod tests {
     #[test]
     fn steps_of_an_earlier_attempt_are_repeated() {
         let mut steps = Steps::default();
-        let change = |step, repeated_until| {
-            Some(StepChange {
-                step,
-                repeated_until,
-            })
-        };
+        let change = |step, new_from| Some(StepChange { step, new_from });
         assert_eq!(steps.step(0), change(0, None));
         assert_eq!(
             (steps.step(1), steps.step(1), steps.step(7)),

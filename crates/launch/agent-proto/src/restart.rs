@@ -1,8 +1,8 @@
 //! Times of one restart of a node's workers.
 //!
 //! ```text
-//!   failed ─detect─► failure_detected ─stop─► rendezvous_started ─rendezvous─► rendezvous_completed
-//!          ─start─► worker_start_completed ─first step─► (a heartbeat names a step)
+//!   failed ─detect─► failure_detected ─stop─► rendezvous_started
+//!          ─rendezvous─► rendezvous_completed ─start─► worker_start_completed ─first step─► (a heartbeat names a step)
 //! ```
 //!
 //! The names of the times are those of NVIDIA's resiliency extension (`ProfilingEvent`).
@@ -33,9 +33,9 @@ impl RestartCause {
     }
 }
 
-/// Moment of a restart.
+/// RestartMoment of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum RestartMoment {
     /// The agent noticed the reason, or begins to stop the workers.
     Detected(RestartCause),
     /// The failure began this long before its detection.
@@ -54,7 +54,7 @@ pub enum Moment {
 
 /// Times of one complete restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restart {
+pub struct RestartTimes {
     /// Reason of the restart.
     pub reason: RestartCause,
     /// Time between the failure and its detection; zero for the exit of a worker.
@@ -73,7 +73,7 @@ pub struct Restart {
     pub worker_start_completed: Wall,
 }
 
-impl Restart {
+impl RestartTimes {
     /// Returns names and durations of the spans, in order, without the first step.
     pub fn spans(&self) -> [(&'static str, Duration); 4] {
         let started = self.rendezvous_started;
@@ -113,25 +113,25 @@ pub struct RestartLedger {
 
 impl RestartLedger {
     /// Records a moment, and returns the restart that it completes.
-    pub fn record(&mut self, at: Wall, moment: Moment) -> Option<Restart> {
+    pub fn record(&mut self, at: Wall, moment: RestartMoment) -> Option<RestartTimes> {
         match moment {
-            Moment::Detected(reason) if self.has_run || reason == RestartCause::Agent => {
+            RestartMoment::Detected(reason) if self.has_run || reason == RestartCause::Agent => {
                 let (known, _) = self.detected.get_or_insert((reason, at));
                 // The stop of the workers precedes its reason.
                 if *known == RestartCause::Failure {
                     *known = reason;
                 }
             }
-            Moment::Detected(_) => {}
-            Moment::Silent(silent) => self.detect = silent,
-            Moment::WorkerTerminated => self.terminated = Some(at),
-            Moment::RendezvousStarted => {
+            RestartMoment::Detected(_) => {}
+            RestartMoment::Silent(silent) => self.detect = silent,
+            RestartMoment::WorkerTerminated => self.terminated = Some(at),
+            RestartMoment::RendezvousStarted => {
                 // A round may break before its workers start. The first rendezvous then counts.
                 self.rendezvous[0].get_or_insert(at);
             }
-            Moment::RendezvousCompleted => self.rendezvous[1] = Some(at),
-            Moment::WorkerStartStarted => (self.start, self.has_run) = (Some(at), true),
-            Moment::WorkerStartCompleted => {
+            RestartMoment::RendezvousCompleted => self.rendezvous[1] = Some(at),
+            RestartMoment::WorkerStartStarted => (self.start, self.has_run) = (Some(at), true),
+            RestartMoment::WorkerStartCompleted => {
                 let done = std::mem::take(self);
                 self.has_run = true;
                 return done.restart(at);
@@ -140,10 +140,10 @@ impl RestartLedger {
         None
     }
 
-    fn restart(self, at: Wall) -> Option<Restart> {
+    fn restart(self, at: Wall) -> Option<RestartTimes> {
         let (reason, failure_detected) = self.detected?;
         let [started, completed] = self.rendezvous;
-        Some(Restart {
+        Some(RestartTimes {
             reason,
             detect: self.detect,
             failure_detected,
@@ -158,14 +158,18 @@ impl RestartLedger {
 
 #[cfg(test)]
 mod tests {
-    use super::Moment::*;
+    use super::RestartMoment::*;
     use super::*;
 
     fn at(seconds: i64) -> Wall {
         Wall::from_unix_micros(seconds * 1_000_000)
     }
 
-    fn play(ledger: &mut RestartLedger, from: i64, moments: &[Moment]) -> Option<Restart> {
+    fn play(
+        ledger: &mut RestartLedger,
+        from: i64,
+        moments: &[RestartMoment],
+    ) -> Option<RestartTimes> {
         let (last, others) = moments.split_last().unwrap();
         for (second, moment) in (from..).zip(others) {
             assert_eq!(ledger.record(at(second), *moment), None);
@@ -173,7 +177,7 @@ mod tests {
         ledger.record(at(from + others.len() as i64), *last)
     }
 
-    const BEGIN: [Moment; 4] = [
+    const BEGIN: [RestartMoment; 4] = [
         RendezvousStarted,
         RendezvousCompleted,
         WorkerStartStarted,

@@ -18,8 +18,8 @@ use rdzv_rendezvous::dynamic::C10dRendezvous;
 use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters, StaticRendezvous};
 use rdzv_store::StorePolicy;
 
+use crate::beats::Beats;
 use crate::health::Liveness;
-use crate::observe::Beats;
 
 pub use crate::hang::{HangAction, HangPlan, HeartbeatPlan};
 pub use rdzv_agent_proto::group::{GroupIdentity, PreemptionPlan, RestartOptions, StopOptions};

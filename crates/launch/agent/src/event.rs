@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::goodput::StepChange;
 use rdzv_agent_proto::group::GroupState;
-use rdzv_agent_proto::restart::Restart;
+use rdzv_agent_proto::restart::RestartTimes;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
@@ -195,7 +195,8 @@ pub enum AgentEvent {
         /// Time of the event.
         at: Wall,
     },
-    /// A worker reported the first step of its attempt, or the first new step after repeated ones.
+    /// A worker reported the first step of its attempt, or a new one.
+    /// New is the first step after repeated ones.
     Step {
         /// Time of the event.
         at: Wall,
@@ -211,7 +212,7 @@ pub enum AgentEvent {
         /// Time of the event.
         at: Wall,
         /// Times of the restart.
-        restart: Box<Restart>,
+        restart: Box<RestartTimes>,
     },
     /// The agent received a signal.
     SignalReceived {

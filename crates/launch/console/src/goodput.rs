@@ -1,4 +1,4 @@
-//! Share of the time in which the workers of a node made progress, in one sentence.
+//! Time of a node by class, in one sentence.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Moments of a restart among the events of a run.
 
 use rdzv_agent_proto::group::{Cause, GroupState};
-use rdzv_agent_proto::restart::{Moment, RestartCause};
+use rdzv_agent_proto::restart::{RestartCause, RestartMoment};
 
 use crate::AgentEvent;
 
 /// Returns the moments of a restart that an event shows.
-pub(super) fn moments(event: &AgentEvent) -> [Option<Moment>; 2] {
-    let detected = |cause| Some(Moment::Detected(cause));
+pub(super) fn moments(event: &AgentEvent) -> [Option<RestartMoment>; 2] {
+    let detected = |cause| Some(RestartMoment::Detected(cause));
     match event {
         AgentEvent::WorkerExited {
             exit,
@@ -15,14 +15,14 @@ pub(super) fn moments(event: &AgentEvent) -> [Option<Moment>; 2] {
             ..
         } => {
             let is_bad = !exit.is_success() && !stopped_by_agent;
-            let failed = is_bad.then_some(Moment::Detected(RestartCause::Failure));
-            [failed, Some(Moment::WorkerTerminated)]
+            let failed = is_bad.then_some(RestartMoment::Detected(RestartCause::Failure));
+            [failed, Some(RestartMoment::WorkerTerminated)]
         }
         AgentEvent::WorkerSignalled { .. } => [detected(RestartCause::Failure), None],
         AgentEvent::Restarting { failure, .. } => {
             let silent = match failure.as_ref().map(|failure| &failure.cause) {
                 Some(Cause::Hang { silent, .. } | Cause::Heartbeat { silent, .. }) => {
-                    Some(Moment::Silent(*silent))
+                    Some(RestartMoment::Silent(*silent))
                 }
                 _ => None,
             };
@@ -30,13 +30,15 @@ pub(super) fn moments(event: &AgentEvent) -> [Option<Moment>; 2] {
         }
         AgentEvent::Regrouping { .. } => [detected(RestartCause::Membership), None],
         AgentEvent::AgentRestarted { .. } => [detected(RestartCause::Agent), None],
-        AgentEvent::RendezvousBegan { .. } => [Some(Moment::RendezvousStarted), None],
-        AgentEvent::Rendezvous { result: Ok(_), .. } => [Some(Moment::RendezvousCompleted), None],
-        AgentEvent::RanksAssigned { .. } => [Some(Moment::WorkerStartStarted), None],
+        AgentEvent::RendezvousBegan { .. } => [Some(RestartMoment::RendezvousStarted), None],
+        AgentEvent::Rendezvous { result: Ok(_), .. } => {
+            [Some(RestartMoment::RendezvousCompleted), None]
+        }
+        AgentEvent::RanksAssigned { .. } => [Some(RestartMoment::WorkerStartStarted), None],
         AgentEvent::StateChanged {
             state: GroupState::Healthy,
             ..
-        } => [Some(Moment::WorkerStartCompleted), None],
+        } => [Some(RestartMoment::WorkerStartCompleted), None],
         _ => [None, None],
     }
 }

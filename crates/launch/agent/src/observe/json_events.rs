@@ -17,7 +17,7 @@ use super::sink::RunFacts;
 use crate::AgentEvent;
 use crate::worker::WorkerIdentity;
 use rdzv_agent_proto::group::Exit;
-use rdzv_agent_proto::restart::Restart;
+use rdzv_agent_proto::restart::RestartTimes;
 use rdzv_rendezvous::GroupEvent;
 
 /// Returns the JSON of one event, without a newline.
@@ -164,7 +164,7 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
             worker,
             json!({
                 "step": change.step,
-                "repeated_until": change.repeated_until,
+                "new_from": change.new_from,
                 "age_seconds": age.as_secs_f64(),
             }),
         ),
@@ -247,7 +247,7 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
     }
 }
 
-fn restarted(restart: &Restart) -> Value {
+fn restarted(restart: &RestartTimes) -> Value {
     let times = restart.times();
     let mut fields =
         Map::from_iter(times.map(|(name, at)| (name.to_owned(), json!(at.map(rfc3339)))));

@@ -17,13 +17,11 @@
 //! | `info_lines` | log lines about the life of the group |
 //! | `torchelastic_events` | events in torchelastic's JSON |
 //! | `json_events`, `event_file` | every event in rdzv's JSON, and a file of these events |
-//! | `beats` | the last heartbeat of each worker |
 //! | `node_report` | the status of the node, from its events |
 //! | `sample` | resources, output and stacks of workers, for viewers |
 //! | `metrics_registry` | named numbers and their sinks |
 //! | `torchelastic_metrics` | torchelastic's metrics from rdzv's events |
 
-mod beats;
 mod event_file;
 mod event_handlers;
 mod info_lines;
@@ -37,7 +35,7 @@ mod tests;
 mod torchelastic_events;
 mod torchelastic_metrics;
 
-pub use beats::{Beat, Beats};
+pub use crate::beats::{Beat, Beats};
 pub use event_file::EventFile;
 pub use event_handlers::EventRegistry;
 pub use info_lines::InfoLines;
@@ -50,7 +48,7 @@ pub use node_report::{
 };
 pub use rdzv_agent_proto::goodput::{Goodput, TimeClass};
 pub use rdzv_agent_proto::group::rfc3339;
-pub use sample::{OutputTail, Sampler, ShownStack, Usage, last_output, stacks, tail, usage};
+pub use sample::{OutputTail, Sampler, ShownStack, WorkerUsage, last_output, stacks, tail, usage};
 pub use sink::{EventSink, EventSinks, RunFacts};
 pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};
 pub use torchelastic_metrics::AgentMetrics;

@@ -371,7 +371,7 @@ impl NodeReport {
             }
             "step" => {
                 let age = fields["age_seconds"].as_f64().unwrap_or(0.0);
-                goodput.step(at - age, !fields["repeated_until"].is_null());
+                goodput.step(at - age, !fields["new_from"].is_null());
             }
             "hang" => goodput.hang(at),
             "hang_over" => goodput.hang_over(at),

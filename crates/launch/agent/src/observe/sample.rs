@@ -65,7 +65,7 @@ impl Sampler {
 
 /// Resources that a process has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
+pub struct WorkerUsage {
     /// Processor time since the start of the process.
     pub processor: Duration,
     /// Resident memory in bytes.
@@ -73,14 +73,16 @@ pub struct Usage {
 }
 
 /// Returns the resources of a process; `None` if it has exited.
-pub fn usage(pid: u32) -> Option<Usage> {
-    Some(Usage {
+pub fn usage(pid: u32) -> Option<WorkerUsage> {
+    Some(WorkerUsage {
         processor: ProcessStat::of(pid)?.cpu,
         memory: memory(pid)?,
     })
 }
 
-/// Returns the time of the last output of a worker to a file, in seconds since the Unix epoch.
+/// Returns the time of a worker's last output to a file.
+///
+/// The time is in seconds since the Unix epoch.
 pub fn last_output(worker: &WorkerStatus) -> Option<u64> {
     let files = [&worker.stdout, &worker.stderr].into_iter().flatten();
     files.filter_map(|path| written(path)).max()

@@ -1,6 +1,7 @@
 //! Workers that are processes of this machine.
 
 mod probes;
+mod steps;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -12,12 +13,10 @@ use std::time::Duration;
 
 use rdzv_agent_proto::goodput::Steps;
 use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, StartRequest, WorkerExit};
-use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
 use rdzv_core::{env, signal};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
 use tracing::{error, warn};
@@ -27,7 +26,7 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::event::TORCHELASTIC;
 use crate::exits::Exits;
-use crate::hang::{HangEvent, HangMonitor, HangOutput, Source, WatchdogAction};
+use crate::hang::{HangEvent, HangMonitor, HangOutput, WatchdogAction};
 use crate::keeper::launcher;
 use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
@@ -288,46 +287,6 @@ impl ProcessSupervisor {
             HangOutput::Signal(worker, signal) => Vec::from_iter(self.close(clock, worker, signal)),
             HangOutput::Input(input) => vec![input.into()],
         }
-    }
-
-    /// Returns the events that follow from the heartbeats of workers.
-    fn beats(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<WorkerEvent> {
-        let (mut events, most) = (Vec::new(), self.steps.most());
-        for (source, line) in lines {
-            let Source::Heartbeat(local_rank) = source else {
-                continue;
-            };
-            let Some(worker) = self.workers.get(local_rank) else {
-                continue;
-            };
-            let at = now.wall;
-            if self.silent.remove(local_rank) && self.silent.is_empty() {
-                events.push(AgentEvent::HangOver { at }.into());
-            }
-            let step = match line {
-                SplitLine::Whole(line) => Steps::of_line(line),
-                SplitLine::TooLong => None,
-            };
-            let number = step.map(|(number, _)| number);
-            self.config.observe.beats.record(*local_rank, at, number);
-            if let Some((number, sent)) = step
-                && let Some(change) = self.steps.step(number)
-            {
-                let event = AgentEvent::Step {
-                    at,
-                    worker: worker.identity.clone(),
-                    change,
-                    age: sent.map_or(Duration::ZERO, age),
-                };
-                events.push(event.into());
-            }
-        }
-        if let Some(kept) = &self.config.rendezvous.kept
-            && self.steps.most() != most
-        {
-            kept.update_note(|note| note.most_step = self.steps.most());
-        }
-        events
     }
 
     fn check_kernel_holds(&mut self, now: Now) -> Vec<WorkerEvent> {
@@ -701,18 +660,6 @@ impl Supervisor for ProcessSupervisor {
 /// Returns `SIGTERM` and so on; the number for signals without a name.
 pub(crate) fn signal_name(number: i32) -> String {
     signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
-}
-
-/// Returns the time since a time on the node's monotonic clock; zero for a time of another clock.
-fn age(sent: f64) -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
-    let age = Duration::try_from_secs_f64(now - sent).unwrap_or_default();
-    if age < Duration::from_secs(10) {
-        age
-    } else {
-        Duration::ZERO
-    }
 }
 
 /// Returns the process that traces `pid`, usually a debugger.

@@ -294,7 +294,7 @@ fn say_the_end(ended: &Ended, report: &Report) {
 /// Shortest run that has a sentence about its goodput, in seconds.
 const LONG: f64 = 10.0;
 
-/// `true` if the workers of this node have not run without a break in a long run.
+/// `true` if the workers of a long run have not run without a break.
 fn was_interrupted(report: &NodeReport) -> bool {
     let lost = [
         TimeClass::Stalled,

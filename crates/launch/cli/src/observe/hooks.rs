@@ -21,9 +21,9 @@ use crate::launch::Hook;
 use crate::report::Document;
 use crate::terminal::complain;
 
-/// Runs a command with a report on its stdin, and waits for its exit up to its limit.
+/// Runs a command with a report on its stdin, and waits for its exit.
 ///
-/// Its output goes to stderr, line by line.
+/// The wait ends at the limit of the command. Its output goes to stderr, line by line.
 pub(crate) fn run(hook: &Hook, document: &Document) {
     let flag = hook.flag;
     let problem = match run_command(hook, &document.text()) {
@@ -61,7 +61,9 @@ fn run_command(hook: &Hook, text: &str) -> io::Result<Option<std::process::ExitS
     Ok(exited?.then_some(status))
 }
 
-/// Copies the output until the command exits; `false` if it does not within its limit.
+/// Copies the output until the command exits.
+///
+/// Returns `false` if the command does not exit within its limit.
 fn watch(child: &Child, output: &mut PipeReader, hook: &Hook, began: Instant) -> io::Result<bool> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let (mut lines, mut buffer, mut is_open) = (LineSplitter::default(), [0; 4096], true);
@@ -97,7 +99,7 @@ fn watch(child: &Child, output: &mut PipeReader, hook: &Hook, began: Instant) ->
     }
 }
 
-/// Sink that runs a command at each restart, on a thread of its own.
+/// Sink that runs a command at each restart, on a separate thread.
 pub(super) struct OnRestart {
     pub(super) hook: Hook,
     pub(super) title: String,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use rdzv_agent::event::WorkerIdentity;
-use rdzv_agent_proto::restart::{Restart, RestartCause};
+use rdzv_agent_proto::restart::{RestartCause, RestartTimes};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Wall;
 
@@ -49,7 +49,7 @@ fn text() -> String {
         exit: Exit::Signal(9),
         stopped_by_agent: false,
     };
-    let restart = Restart {
+    let restart = RestartTimes {
         reason: RestartCause::Failure,
         detect: Duration::ZERO,
         failure_detected: at,

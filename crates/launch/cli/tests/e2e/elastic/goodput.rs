@@ -8,9 +8,9 @@ use super::first_agent;
 use crate::harness::Ended;
 use crate::observe::ledger::seconds_of;
 
-/// Worker with a checkpoint every four steps, which logs the beginning of each step.
+/// Worker that logs the beginning of each step.
 ///
-/// With `DIES`, it kills itself in each of its first three attempts.
+/// It has a checkpoint every four steps. With `DIES`, it kills itself in each of its first three attempts.
 const WORKER: &str = r#"
 i=0; [ -f checkpoint ] && i=$(cat checkpoint)
 echo "$(date +%s.%N) init" >> steps
