@@ -29,6 +29,7 @@ FLAGS = SWITCHES | {
     "hang_action",
     "hang_timeout",
     "heartbeat_timeout",
+    "hook_timeout",
     "local_addr",
     "local_ranks_filter",
     "log_dir",
@@ -42,6 +43,8 @@ FLAGS = SWITCHES | {
     "node_check_timeout",
     "node_rank",
     "numa_binding",
+    "on_failure",
+    "on_restart",
     "preempt_exit_code",
     "preempt_grace",
     "preempt_signal",
@@ -109,6 +112,8 @@ if TYPE_CHECKING:
         """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
         in_process: bool | None
         """Keep the processes of workers when another worker is lost."""
+        hook_timeout: _Seconds
+        """Time limit of the --on-failure and --on-restart commands, in seconds. Default ``30``."""
         local_addr: _Text
         """Address at which other nodes reach this node."""
         local_ranks_filter: _Text
@@ -135,6 +140,10 @@ if TYPE_CHECKING:
         """This node's rank; static rendezvous only. Default ``0``."""
         numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None
         """Bind workers to the processors near their device."""
+        on_failure: _Text
+        """Run this command (for sh) after the job has failed."""
+        on_restart: _Text
+        """Run this command (for sh) whenever the workers restart."""
         preempt_exit_code: int | str | None
         """Exit code of a launch whose workers exited in order after the notice. Default ``75``."""
         preempt_grace: _Seconds

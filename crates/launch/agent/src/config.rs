@@ -18,6 +18,7 @@ use rdzv_rendezvous::dynamic::C10dRendezvous;
 use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters, StaticRendezvous};
 use rdzv_store::StorePolicy;
 
+use crate::beats::Beats;
 use crate::health::Liveness;
 
 pub use crate::hang::{HangAction, HangPlan, HeartbeatPlan};
@@ -149,6 +150,8 @@ pub struct PlacementOptions {
 pub struct ObserveOptions {
     /// Health check of the agent's threads; a clone answers other threads.
     pub liveness: Liveness,
+    /// Last heartbeats of the workers; a clone answers other threads.
+    pub beats: Beats,
     /// Private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`).
     /// `None` leaves that variable unchanged. The path must be short, because the path of a socket
     /// has at most 107 bytes.

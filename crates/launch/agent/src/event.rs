@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use rdzv_agent_proto::goodput::StepChange;
 use rdzv_agent_proto::group::GroupState;
 pub use rdzv_agent_proto::hang::straggler::{Lateness, StragglerChange};
+use rdzv_agent_proto::restart::RestartTimes;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
@@ -192,6 +194,35 @@ pub enum AgentEvent {
         /// Rank and evidence.
         change: StragglerChange,
     },
+    /// The user suspended the job (Ctrl-Z).
+    Suspended {
+        /// Time of the event.
+        at: Wall,
+    },
+    /// The job continues after [`AgentEvent::Suspended`].
+    Continued {
+        /// Time of the event.
+        at: Wall,
+    },
+    /// A worker reported the first step of its attempt, or a new one.
+    /// New is the first step after repeated ones.
+    Step {
+        /// Time of the event.
+        at: Wall,
+        /// Worker that reported the step.
+        worker: WorkerIdentity,
+        /// The step, and the end of the repeated steps.
+        change: StepChange,
+        /// Time since the worker wrote the heartbeat, if the worker wrote a time.
+        age: Duration,
+    },
+    /// All workers run again after a restart.
+    Restarted {
+        /// Time of the event.
+        at: Wall,
+        /// Times of the restart.
+        restart: Box<RestartTimes>,
+    },
     /// The agent received a signal.
     SignalReceived {
         /// Time of the event.
@@ -276,6 +307,10 @@ impl AgentEvent {
             | Self::Hang { at, .. }
             | Self::HangOver { at }
             | Self::Straggler { at, .. }
+            | Self::Suspended { at }
+            | Self::Continued { at }
+            | Self::Step { at, .. }
+            | Self::Restarted { at, .. }
             | Self::SignalReceived { at, .. }
             | Self::Preempted { at, .. }
             | Self::OutputDropped { at, .. }

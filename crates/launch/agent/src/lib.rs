@@ -25,6 +25,7 @@ mod pages {}
 
 mod agent_loop;
 pub mod api;
+mod beats;
 mod clock;
 pub mod config;
 mod control;

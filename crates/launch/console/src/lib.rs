@@ -9,6 +9,7 @@
 //! | [`mod@line`] | lines with roles, wrapped to a width |
 //! | [`event`] | restarts, and changes of nodes |
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
+//! | [`goodput`] | the time of a node by class |
 //! | [`success`] | the end of a run that succeeded |
 //! | [`preemption`] | the notice that the scheduler will take the nodes away |
 //! | [`stop`] | Ctrl-C and other signals: the workers that still run, and the time left |
@@ -23,6 +24,7 @@
 pub mod chart;
 pub mod event;
 pub mod failure;
+pub mod goodput;
 pub mod line;
 pub mod live;
 pub mod preemption;

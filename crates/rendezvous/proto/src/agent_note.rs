@@ -6,7 +6,8 @@
 //! ```text
 //!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
 //!             status: i32, short: u32, pid: u32, lease until ms: u64,
-//!             instances: u32 count of u64
+//!             instances: u32 count of u64, goodput: u32 count of u64,
+//!             highest step + 1: u64 (0: none)
 //! ```
 
 use crate::field::write;
@@ -39,6 +40,10 @@ pub struct AgentNote {
     pub lease_end: u64,
     /// Instances under which the agents have participated, the newest last.
     pub instances: Vec<u64>,
+    /// Time of the node by class, as the agent encodes it.
+    pub goodput: Vec<u64>,
+    /// Highest step that a worker has reported.
+    pub most_step: Option<u64>,
 }
 
 /// Death of an agent that was restarted.
@@ -74,6 +79,9 @@ impl AgentNote {
         write(&mut content, &[&status, &death.short, &death.pid]);
         write(&mut content, &[&self.lease_end]);
         slot::write_numbers(&self.instances, &mut content);
+        slot::write_numbers(&self.goodput, &mut content);
+        let step = self.most_step.map_or(0, |step| step.saturating_add(1));
+        write(&mut content, &[&step]);
         slot::encode(sequence, &content)
     }
 
@@ -100,6 +108,8 @@ impl AgentNote {
             last_death: (flags & KILLED != 0).then_some(death),
             lease_end: bytes.u64()?,
             instances: bytes.numbers()?,
+            goodput: bytes.numbers()?,
+            most_step: bytes.u64()?.checked_sub(1),
         })
     }
 }
@@ -120,6 +130,8 @@ mod tests {
                 short: 1,
                 pid: 41,
             }),
+            goodput: vec![1, 1 << 40],
+            most_step: Some(0),
             ..AgentNote::default()
         };
         for instance in 0..20 {

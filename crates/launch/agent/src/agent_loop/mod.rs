@@ -12,6 +12,7 @@ mod awaiting;
 mod ending;
 mod fencing;
 mod preemption;
+mod restarts;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use rdzv_agent_proto::group::{
     GroupEnding, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroupMachine,
     WorkerRanks,
 };
+use rdzv_agent_proto::restart::RestartLedger;
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::rules::Rules;
@@ -63,6 +65,7 @@ pub(crate) struct AgentLoop<'o, S> {
     rendezvous: RendezvousHandle,
     answers: UnboundedReceiver<Answer>,
     failures: FailureAnalysis,
+    restarts: RestartLedger,
     /// Time at which the current rendezvous or exchange began.
     step_began: Mono,
     /// Error that the machine knows only as "broken".
@@ -99,6 +102,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         Self {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
             fence: Fence::new(kill_after(&config), Rules::default()),
+            restarts: RestartLedger::default(),
             noted_lease: None,
             stands_since: None,
             has_fence: None,
@@ -235,6 +239,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let role = self.config.identity.role.clone();
         let since = self.clock.now().mono;
         self.supervisor.suspend();
+        let at = self.clock.now().wall;
+        self.emit(AgentEvent::Suspended { at });
         warn!("[{role}] stopped; the workers are suspended until SIGCONT");
         if !self.requests.has_keeper() {
             stop_this_process();
@@ -251,6 +257,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         };
         self.clock.was_stopped_since(since);
         warn!("[{role}] continued");
+        let at = self.clock.now().wall;
+        self.emit(AgentEvent::Continued { at });
         // The lease may have ended during the suspension.
         self.fence(fence::Input::Continued);
         if !self.fence.is_closed() {
@@ -280,6 +288,13 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             self.emitted_state = state;
         }
         (self.observer)(&event);
+        let at = event.at();
+        for moment in restarts::moments(&event).into_iter().flatten() {
+            if let Some(restart) = self.restarts.record(at, moment) {
+                let restart = Box::new(restart);
+                (self.observer)(&AgentEvent::Restarted { at, restart });
+            }
+        }
     }
 
     /// Emits the state of the group if it differs from that of the last event.

@@ -36,5 +36,7 @@ pub(crate) use exchange::Peers;
 pub(crate) use inspect::begin as inspect;
 pub(crate) use look::kernel_state_in;
 pub(crate) use monitor::{HangMonitor, HangOutput};
+pub(crate) use pipes::Source;
 pub use plan::{HangAction, HangPlan, HeartbeatPlan};
 pub use report::{HangReport, WatchdogAction, WatchdogTimer};
+pub(crate) use watches::HangEvent;

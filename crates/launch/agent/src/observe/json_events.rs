@@ -18,6 +18,7 @@ use crate::AgentEvent;
 use crate::event::{Lateness, StragglerChange};
 use crate::worker::WorkerIdentity;
 use rdzv_agent_proto::group::Exit;
+use rdzv_agent_proto::restart::RestartTimes;
 use rdzv_rendezvous::GroupEvent;
 
 /// Returns the JSON of one event, without a newline.
@@ -49,6 +50,10 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
             StragglerChange::Slow { .. } => "straggler",
             StragglerChange::Over { .. } => "straggler_over",
         },
+        AgentEvent::Suspended { .. } => "suspended",
+        AgentEvent::Continued { .. } => "continued",
+        AgentEvent::Step { .. } => "step",
+        AgentEvent::Restarted { .. } => "restarted",
         AgentEvent::Watchdog { .. } => "watchdog",
         AgentEvent::Restarting { .. } => "restarting",
         AgentEvent::AgentRestarted { .. } => "agent_restarted",
@@ -152,8 +157,24 @@ pub(super) fn fields(event: &AgentEvent) -> Value {
             ..
         } => json!({ "pid": pid, "signal": signal, "forced": forced }),
         AgentEvent::Hang { report, .. } => report.record(),
-        AgentEvent::HangOver { .. } => json!({}),
+        AgentEvent::HangOver { .. }
+        | AgentEvent::Suspended { .. }
+        | AgentEvent::Continued { .. } => json!({}),
         AgentEvent::Straggler { change, .. } => straggler(change),
+        AgentEvent::Step {
+            worker,
+            change,
+            age,
+            ..
+        } => about(
+            worker,
+            json!({
+                "step": change.step,
+                "new_from": change.new_from,
+                "age_seconds": age.as_secs_f64(),
+            }),
+        ),
+        AgentEvent::Restarted { restart, .. } => restarted(restart),
         AgentEvent::Watchdog { action, timer, .. } => json!({
             "action": action.name(),
             "pid": timer.as_ref().map(|timer| timer.pid),
@@ -255,6 +276,17 @@ fn straggler(change: &StragglerChange) -> Value {
             })
         }
     }
+}
+
+fn restarted(restart: &RestartTimes) -> Value {
+    let times = restart.times();
+    let mut fields =
+        Map::from_iter(times.map(|(name, at)| (name.to_owned(), json!(at.map(rfc3339)))));
+    let spans = restart.spans();
+    let spans = spans.map(|(name, took)| (name.to_owned(), took.as_secs_f64().into()));
+    fields.insert("reason".to_owned(), restart.reason.name().into());
+    fields.insert("seconds".to_owned(), Map::from_iter(spans).into());
+    fields.into()
 }
 
 fn group(message: &str, event: &GroupEvent) -> Value {

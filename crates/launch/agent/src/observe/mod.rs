@@ -35,6 +35,7 @@ mod tests;
 mod torchelastic_events;
 mod torchelastic_metrics;
 
+pub use crate::beats::{Beat, Beats};
 pub use event_file::EventFile;
 pub use event_handlers::EventRegistry;
 pub use info_lines::InfoLines;
@@ -42,9 +43,12 @@ pub use json_events::{event_name, record};
 pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,
 };
-pub use node_report::{KnownFailure, NodeReport, SharedReport, TimelineSpan, WorkerStatus};
+pub use node_report::{
+    KnownFailure, NodeReport, RestartRow, SharedReport, TimelineSpan, WorkerStatus,
+};
+pub use rdzv_agent_proto::goodput::{Goodput, TimeClass};
 pub use rdzv_agent_proto::group::rfc3339;
-pub use sample::{OutputTail, Sampler, ShownStack, stacks, tail};
+pub use sample::{OutputTail, Sampler, ShownStack, WorkerUsage, last_output, stacks, tail, usage};
 pub use sink::{EventSink, EventSinks, RunFacts};
 pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};
 pub use torchelastic_metrics::AgentMetrics;

@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rdzv_agent_proto::goodput::Goodput;
 use rdzv_agent_proto::group::{GroupState, rfc3339};
 use rdzv_core::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -16,12 +17,17 @@ use serde_json::Value;
 use super::json_events::{event_name, fields};
 use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
+use crate::clock::wall;
 use crate::host::HostName;
+use crate::keeper::kept;
 use crate::outcome::Verdict;
 use crate::worker::WorkerIdentity;
 
 /// Maximum number of spans; the oldest ones are dropped.
 const MOST_SPANS: usize = 400;
+
+/// Maximum number of restarts; the oldest ones are dropped.
+const MOST_RESTARTS: usize = 100;
 
 /// Worker group of this node, and the verdict once the run has ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -67,6 +73,10 @@ pub struct NodeReport {
     pub failure: Option<KnownFailure>,
     /// Rounds, waits and lives of workers, in the order of their beginning.
     pub spans: Vec<TimelineSpan>,
+    /// Time of the node by class.
+    pub goodput: Goodput,
+    /// Restarts of the workers, in order.
+    pub restarts: Vec<RestartRow>,
     /// First failure of the job and failures of this node; empty during the run.
     /// Not part of `/status`.
     #[serde(skip)]
@@ -103,16 +113,40 @@ pub struct TimelineSpan {
     pub is_bad: bool,
 }
 
+/// Durations of one restart, in seconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RestartRow {
+    /// Reason of the restart: `failure`, `membership` or `agent`.
+    pub reason: String,
+    /// Time at which all workers ran again, in seconds since the Unix epoch.
+    pub completed: f64,
+    /// Time between the failure and its detection.
+    pub detect: f64,
+    /// Time from the detection to the rendezvous.
+    pub stop: f64,
+    /// Duration of the rendezvous.
+    pub rendezvous: f64,
+    /// Time from the rendezvous to the start of the last worker.
+    pub start: f64,
+    /// Time from there to the first step; `None` if it is not known.
+    pub first_step: Option<f64>,
+}
+
 /// Report that several threads share.
 #[derive(Debug, Clone)]
 pub struct SharedReport(pub Arc<Mutex<NodeReport>>);
 
 impl EventSink for SharedReport {
     fn record(&mut self, event: &AgentEvent) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .apply(event);
+        let mut report = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = report.goodput.class;
+        report.apply(event);
+        if report.goodput.class != before
+            && let Some(kept) = kept()
+        {
+            kept.update_note(|note| note.goodput = report.goodput.note());
+        }
     }
 }
 
@@ -188,6 +222,8 @@ impl Default for NodeReport {
             slow: Vec::new(),
             failure: None,
             spans: Vec::new(),
+            goodput: Goodput::default(),
+            restarts: Vec::new(),
             verdict: Verdict::default(),
         }
     }
@@ -195,8 +231,14 @@ impl Default for NodeReport {
 
 impl NodeReport {
     /// Creates the report of a run without any events.
+    ///
+    /// If this agent replaces one that was killed, the report continues the time of its node.
     pub fn new(facts: &RunFacts) -> Self {
+        let earlier = kept().and_then(|kept| Goodput::of_note(&kept.note().goodput));
+        let mut goodput = earlier.unwrap_or_default();
+        goodput.starting(wall().unix_seconds_f64());
         Self {
+            goodput,
             run_id: facts.run_id.clone(),
             node: facts.host.clone(),
             agent_pid: std::process::id(),
@@ -230,6 +272,7 @@ impl NodeReport {
         let text = |key: &str| fields[key].as_str().unwrap_or_default();
         let path = |key: &str| fields[key].as_str().map(PathBuf::from);
         self.began.get_or_insert(at);
+        self.account(name, at, fields);
         if let Some(count) = small("restart_count") {
             self.restart_count = count;
         }
@@ -297,6 +340,57 @@ impl NodeReport {
                 self.mark("verdict", at, true);
             }
             "agent_final" => self.end_spans(None, at),
+            "restarted" => {
+                let seconds = |span: &str| fields["seconds"][span].as_f64().unwrap_or(0.0);
+                if self.restarts.len() >= MOST_RESTARTS {
+                    self.restarts.remove(0);
+                }
+                self.restarts.push(RestartRow {
+                    reason: text("reason").to_owned(),
+                    completed: at,
+                    detect: seconds("detect"),
+                    stop: seconds("stop"),
+                    rendezvous: seconds("rendezvous"),
+                    start: seconds("start"),
+                    first_step: None,
+                });
+            }
+            "step" => {
+                let at = at - fields["age_seconds"].as_f64().unwrap_or(0.0);
+                if let Some(restart) = self.restarts.last_mut() {
+                    let took = (at - restart.completed).max(0.0);
+                    restart.first_step.get_or_insert(took);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts the time up to an event, and finds the class of the time after it.
+    fn account(&mut self, name: &str, at: f64, fields: &Value) {
+        let goodput = &mut self.goodput;
+        match name {
+            "rendezvous_began" => goodput.rendezvous(at),
+            "ranks_assigned" | "agent_restarted" => goodput.starting(at),
+            "state_changed" => match fields["state"].as_str().unwrap_or_default() {
+                "HEALTHY" => goodput.running(at),
+                "INIT" => {}
+                _ => goodput.stopping(at),
+            },
+            "worker_exited" if fields["exit_code"] != 0 => goodput.stopping(at),
+            "worker_signalled" | "restarting" | "regrouping" | "signal_received" => {
+                goodput.stopping(at);
+            }
+            "step" => {
+                let age = fields["age_seconds"].as_f64().unwrap_or(0.0);
+                goodput.step(at - age, !fields["new_from"].is_null());
+            }
+            "hang" => goodput.hang(at),
+            "hang_over" => goodput.hang_over(at),
+            "suspended" | "fenced" => goodput.suspended(at),
+            "continued" | "unfenced" => goodput.resumed(at),
+            "agent_final" => goodput.ended(at),
+            _ if goodput.since == 0.0 => goodput.starting(at),
             _ => {}
         }
     }

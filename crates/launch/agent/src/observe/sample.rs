@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use rdzv_core::escape::escape;
 use serde::{Deserialize, Serialize};
 
-use super::NodeReport;
+use super::{NodeReport, WorkerStatus};
 use crate::hang::inspect;
 use crate::process_stat::ProcessStat;
 
@@ -46,7 +46,7 @@ impl Sampler {
                 worker.processor = Some((share * 100.0).round() as u32);
             }
             seen.insert(pid, (now, stat.cpu));
-            worker.memory = memory(pid);
+            worker.memory = memory(pid).map(|bytes| bytes >> 20);
             let files = [&worker.stdout, &worker.stderr];
             let files = files.into_iter().flatten();
             let latest = files.filter_map(|path| Some((written(path)?, path))).max();
@@ -63,11 +63,36 @@ impl Sampler {
     }
 }
 
-/// Returns the resident memory of a process in MiB.
+/// Resources that a process has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerUsage {
+    /// Processor time since the start of the process.
+    pub processor: Duration,
+    /// Resident memory in bytes.
+    pub memory: u64,
+}
+
+/// Returns the resources of a process; `None` if it has exited.
+pub fn usage(pid: u32) -> Option<WorkerUsage> {
+    Some(WorkerUsage {
+        processor: ProcessStat::of(pid)?.cpu,
+        memory: memory(pid)?,
+    })
+}
+
+/// Returns the time of a worker's last output to a file.
+///
+/// The time is in seconds since the Unix epoch.
+pub fn last_output(worker: &WorkerStatus) -> Option<u64> {
+    let files = [&worker.stdout, &worker.stderr].into_iter().flatten();
+    files.filter_map(|path| written(path)).max()
+}
+
+/// Returns the resident memory of a process in bytes.
 fn memory(pid: u32) -> Option<u64> {
     let sizes = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
-    Some((pages * rustix::param::page_size() as u64) >> 20)
+    Some(pages * rustix::param::page_size() as u64)
 }
 
 /// Returns the time of the last write to a file that is not empty.

@@ -1,15 +1,17 @@
 //! Workers that are processes of this machine.
 
 mod probes;
+mod steps;
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_agent_proto::goodput::Steps;
 use rdzv_agent_proto::group::{
     Cause, Evidence, Exit, Finality, GroupInput, StartRequest, WorkerExit,
 };
@@ -28,7 +30,7 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::event::TORCHELASTIC;
 use crate::exits::Exits;
-use crate::hang::{HangMonitor, HangOutput, Peers, WatchdogAction};
+use crate::hang::{HangEvent, HangMonitor, HangOutput, Peers, WatchdogAction};
 use crate::keeper::launcher;
 use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
@@ -74,6 +76,9 @@ pub(crate) struct ProcessSupervisor {
     /// Control socket; `None` without `--in-process`.
     control: Option<Control>,
     hang: HangMonitor,
+    steps: Steps,
+    /// Workers whose missing heartbeat was reported.
+    silent: BTreeSet<LocalRank>,
     kernel_holds: KernelHolds,
     fork_server: ForkServer,
     /// Control group of the workers, created with the first worker.
@@ -117,6 +122,7 @@ impl ProcessSupervisor {
         let control = control.transpose().map_err(system(
             "create the control socket of the workers (--in-process)",
         ))?;
+        let kept = config.rendezvous.kept.as_ref();
         let held_limit = config.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
         Ok(Self {
             workers: BTreeMap::new(),
@@ -134,6 +140,8 @@ impl ProcessSupervisor {
                 &config.identity.role,
                 config.identity.local_world_size,
             )?,
+            steps: Steps::new(kept.and_then(|kept| kept.note().most_step)),
+            silent: BTreeSet::new(),
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
             fork_server: ForkServer::start(&config),
             control_group: OnceCell::new(),
@@ -296,7 +304,13 @@ impl ProcessSupervisor {
             HangOutput::Watchdog(action, timer) => {
                 vec![AgentEvent::Watchdog { at, action, timer }.into()]
             }
-            HangOutput::Report(report) => vec![AgentEvent::Hang { at, report }.into()],
+            HangOutput::Report(report) => {
+                let found = report.found.iter();
+                let silent = found.filter(|(_, cause)| matches!(cause, Cause::Heartbeat { .. }));
+                self.silent
+                    .extend(silent.map(|(worker, _)| worker.local_rank));
+                vec![AgentEvent::Hang { at, report }.into()]
+            }
             HangOutput::Over => vec![AgentEvent::HangOver { at }.into()],
             HangOutput::Straggler(change) => vec![AgentEvent::Straggler { at, change }.into()],
             HangOutput::Condemn(worker, cause) => {
@@ -453,6 +467,9 @@ impl Supervisor for ProcessSupervisor {
         if self.workers.is_empty() {
             self.hang.clear();
         }
+        self.steps.begin_attempt();
+        self.silent.clear();
+        self.config.observe.beats.clear();
     }
 
     fn joined(&mut self, peers: Peers) {
@@ -556,6 +573,10 @@ impl Supervisor for ProcessSupervisor {
                 Wakeup::Orphans | Wakeup::ForkServer => self.collect_orphans(),
                 Wakeup::Control(input) => vec![input.into()],
                 Wakeup::Hang(event) => {
+                    let mut events = match &event {
+                        HangEvent::Lines(lines) => self.beats(now, lines),
+                        _ => Vec::new(),
+                    };
                     let (workers, exits) = (&self.workers, &self.exits);
                     let running = || {
                         running(workers, exits)
@@ -563,7 +584,6 @@ impl Supervisor for ProcessSupervisor {
                             .collect()
                     };
                     let outputs = self.hang.handle(now, event, running, watch.healthy);
-                    let mut events = Vec::new();
                     for output in outputs {
                         events.extend(self.apply(clock, output));
                     }
@@ -762,6 +782,7 @@ impl Supervisor for ProcessSupervisor {
 pub(crate) fn signal_name(number: i32) -> String {
     signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
 }
+
 /// Returns the process that traces `pid`, usually a debugger.
 fn tracer(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

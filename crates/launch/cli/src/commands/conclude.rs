@@ -9,7 +9,7 @@ use std::process::{ExitCode, ExitStatus};
 use jiff::tz::TimeZone;
 use rdzv_agent::config::LogPlan;
 use rdzv_agent::launcher::AgentEnd;
-use rdzv_agent::observe::NodeReport;
+use rdzv_agent::observe::{NodeReport, TimeClass};
 use rdzv_agent::{AgentError, Outcome};
 use rdzv_console::LineRole;
 use rdzv_console::failure::{self, Failed};
@@ -24,7 +24,8 @@ use super::lost_agent::leave_for;
 use crate::args::{self, Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, ExitCodes, Refusal};
 use crate::face::Face;
-use crate::launch::{Environment, Machine, PreemptionArgs, RunArgs, ThisHost};
+use crate::launch::{Environment, Hooks, Machine, PreemptionArgs, RunArgs, ThisHost};
+use crate::observe::hooks;
 use crate::observe::story::Story;
 use crate::report::{Document, ReportFile};
 use crate::terminal::{
@@ -77,6 +78,7 @@ pub(super) struct Report {
     /// Path as the user specified it, and the file.
     file: Option<(PathBuf, ReportFile)>,
     exit_codes: ExitCodes,
+    pub(super) hooks: Hooks,
     run_id: Option<String>,
     face: Face,
     preemption: PreemptionArgs,
@@ -102,6 +104,7 @@ impl Report {
         Ok(Self {
             file: path.map(open).transpose()?,
             exit_codes,
+            hooks: arguments.report.hooks()?,
             run_id: arguments.rendezvous.rdzv_id.clone(),
             face,
             preemption: arguments.preemption.clone(),
@@ -118,6 +121,13 @@ impl Report {
     /// Writes the report of a launch that was refused before it began.
     pub(super) fn refused(&self, refusal: &Refusal) {
         self.write(|| Document::of_refusal(self.run_id.as_deref(), refusal, self.face));
+    }
+
+    /// Runs the command for failures, if the user requested one.
+    fn failed(&self, document: impl FnOnce() -> Document) {
+        if let Some(hook) = &self.hooks.on_failure {
+            hooks::run(hook, &document());
+        }
     }
 
     fn write(&self, document: impl FnOnce() -> Document) {
@@ -193,7 +203,8 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
         Outcome::Preempted { in_order: true, .. } => report.preemption.preempt_exit_code,
         _ => exit::of_launch(report.exit_codes, outcome, verdict),
     };
-    report.write(|| Document::of_run(&ended.report, &ended.title, outcome, code));
+    let document = || Document::of_run(&ended.report, &ended.title, outcome, code);
+    report.write(document);
     match error_file(environment) {
         Some(path) => {
             if let Err(error) = rdzv_agent::launcher::write_launcher_error_file(&path, outcome) {
@@ -209,6 +220,10 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             Face::Rdzv => say_the_end(ended, report),
             Face::Torchrun => report_as_torchrun(ended, report),
         }
+    }
+    // The commands of a stopped run would take time that the process may not have.
+    if matches!(outcome, Outcome::Failed { .. } | Outcome::Error(_)) && !ended.signalled {
+        report.failed(document);
     }
     if matches!(outcome, Outcome::Preempted { in_order: true, .. })
         && let Some(sentence) = report.preemption.requeue(environment)
@@ -270,6 +285,26 @@ fn say_the_end(ended: &Ended, report: &Report) {
         }
     };
     say(&lines, form);
+    if part == ShownPart::Full && was_interrupted(&ended.report) {
+        let seconds = &ended.report.goodput.seconds;
+        say(&rdzv_console::goodput::lines(seconds, form.width), form);
+    }
+}
+
+/// Shortest run that has a sentence about its goodput, in seconds.
+const LONG: f64 = 10.0;
+
+/// `true` if the workers of a long run have not run without a break.
+fn was_interrupted(report: &NodeReport) -> bool {
+    let lost = [
+        TimeClass::Stalled,
+        TimeClass::Suspended,
+        TimeClass::Repeated,
+    ];
+    let seconds = &report.goodput.seconds;
+    let is_broken =
+        !report.restarts.is_empty() || lost.iter().any(|class| seconds.contains_key(class));
+    is_broken && seconds.values().sum::<f64>() >= LONG
 }
 
 /// Returns this node's view of the end, which decides how much the node prints.
@@ -454,7 +489,9 @@ pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
         let title = title.map(OsStr::to_string_lossy).unwrap_or_default();
         let code = u8::try_from(128 + number).unwrap_or(1);
         let run_id = arguments.rendezvous.rdzv_id.as_deref();
-        report.write(|| Document::of_lost_agent(run_id, &title, &text, code));
+        let document = || Document::of_lost_agent(run_id, &title, &text, code);
+        report.write(document);
+        report.failed(document);
     }
     finish_lines(Some(FINAL_FLUSH));
 }

@@ -23,7 +23,7 @@ use crate::args::{
 use crate::exit::{Exit, Refusal};
 use crate::explanation::Given;
 use crate::face::Face;
-use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
+use crate::launch::{Called, Environment, Hook, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::story::Story;
 use crate::observe::{event_sinks, log};
 use crate::terminal::{Form, complain, finish_lines, name_node, say, show, start_lines};
@@ -159,7 +159,8 @@ fn launch(
         let (terminal, is_ours) = (&arguments.terminal, face == Face::Rdzv);
         launch.plan.logs.whole_lines = is_ours;
         let view = terminal.view(is_ours, &mut launch.plan, environment, relay)?;
-        let ended = run(launch, face, view, events_shown)?;
+        let on_restart = report.hooks.on_restart.clone();
+        let ended = run(launch, face, view, events_shown, on_restart)?;
         Ok(conclude(&ended, &report, environment))
     };
     launch().inspect_err(|refusal| report.refused(refusal))
@@ -170,6 +171,7 @@ fn run(
     face: Face,
     view: Option<LiveView>,
     events_shown: bool,
+    on_restart: Option<Hook>,
 ) -> Result<Ended, Refusal> {
     let active = launch.active();
     let Launch {
@@ -184,6 +186,9 @@ fn run(
     let (signals, mut signalled) = (plan.stop.signals.clone(), false);
     plan.placement.open_files = rdzv_agent::launcher::host::raise_open_files_limit();
     let mut sinks = event_sinks::open(&mut plan, &observers, view.as_ref(), events_shown)?;
+    if let Some(hook) = on_restart {
+        sinks.on_restart(hook, title.clone());
+    }
     let mut story = Story::new(plan.stop.shutdown_timeout);
     let outcome =
         rdzv_agent::launcher::run_in_view(plan, view.as_ref(), &mut |event: &AgentEvent| {

@@ -56,4 +56,5 @@ pub(crate) use self::flags::{LaunchArgs, RunArgs};
 pub(crate) use self::observers::{Observers, address as status_address};
 pub(crate) use self::preemption::{PreemptionArgs, folder_of};
 pub(crate) use self::resolve::{Launch, resolve};
+pub(crate) use self::results::{Hook, Hooks};
 pub(crate) use self::worker_count::grouped;

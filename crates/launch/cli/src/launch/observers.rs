@@ -170,6 +170,8 @@ pub(super) fn explain(draft: &mut Draft, observers: &Observers) {
     draft.flag("sockets of workers", "worker_server");
     draft.flag("report file", "report");
     draft.flag("exit code of", "exit_code");
+    draft.flag("after a failure", "on_failure");
+    draft.flag("at a restart", "on_restart");
 }
 
 #[cfg(test)]

@@ -4,11 +4,31 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::context::{Machine, host_name};
 use crate::exit::{ExitCodes, Refusal};
+use crate::number;
+
+/// Command that rdzv runs with the report.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Hook {
+    /// Flag of the command.
+    pub(crate) flag: &'static str,
+    /// Command for `sh`.
+    pub(crate) command: String,
+    /// Longest time that the command may take.
+    pub(crate) limit: Duration,
+}
+
+/// Commands that rdzv runs with the report.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Hooks {
+    pub(crate) on_failure: Option<Hook>,
+    pub(crate) on_restart: Option<Hook>,
+}
 
 /// Flags for the results of a run. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
@@ -33,6 +53,26 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "launcher|worker", default_value = "launcher")]
     exit_code: String,
 
+    /// Run this command (for sh) after the job has failed.
+    ///
+    /// The command gets the report of --report as JSON on its stdin, and its output goes to rdzv's
+    /// stderr. It runs on each node whose run failed, but not after a signal or a success. rdzv
+    /// exits after the command, or after --hook-timeout.
+    #[arg(long, value_name = "COMMAND")]
+    on_failure: Option<String>,
+
+    /// Run this command (for sh) whenever the workers restart.
+    ///
+    /// The reason is a failure of this node's workers, or a change of the nodes. The command gets
+    /// the report as JSON on its stdin, with the outcome `restarting`. It runs beside the restart
+    /// and never delays it.
+    #[arg(long, value_name = "COMMAND")]
+    on_restart: Option<String>,
+
+    /// Time limit of the --on-failure and --on-restart commands, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = number::float)]
+    hook_timeout: f64,
+
     /// Let workers write directly to rdzv's own stderr.
     ///
     /// Otherwise, workers whose stderr is neither redirected nor teed write to rdzv's stderr
@@ -43,6 +83,29 @@ pub(crate) struct ReportArgs {
 }
 
 impl ReportArgs {
+    /// Resolves the commands that get the report.
+    pub(crate) fn hooks(&self) -> Result<Hooks, Refusal> {
+        let seconds = self.hook_timeout;
+        let limit = Duration::try_from_secs_f64(seconds).ok();
+        let limit = limit.filter(|limit| !limit.is_zero()).ok_or_else(|| {
+            let problem = format!("{seconds} is not a positive number of seconds");
+            Refusal::argument("--hook-timeout", &problem)
+        })?;
+        let hook = |flag, command: &Option<String>| {
+            let command = command.clone()?;
+            Some(Hook {
+                flag,
+                command,
+                limit,
+            })
+            .filter(|hook| !hook.command.trim().is_empty())
+        };
+        Ok(Hooks {
+            on_failure: hook("--on-failure", &self.on_failure),
+            on_restart: hook("--on-restart", &self.on_restart),
+        })
+    }
+
     /// Resolves the report file and the exit codes.
     ///
     /// This comes before everything else, so that a refused launch has a report too.

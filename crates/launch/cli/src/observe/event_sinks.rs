@@ -19,11 +19,12 @@ use rdzv_core::env;
 use rdzv_rendezvous::GroupStatus;
 use tempfile::{Builder, TempDir};
 
+use super::hooks::OnRestart;
 use super::prometheus;
 use super::status_row::StatusRow;
 use super::status_server::{self, Listener, Sources};
 use crate::exit::Raised;
-use crate::launch::{Observers, folder_of};
+use crate::launch::{Hook, Observers, folder_of};
 use crate::terminal::{complain, print_line};
 use crate::views;
 use crate::views::server::JobServer;
@@ -48,6 +49,17 @@ pub(crate) struct Watchers {
 impl Watchers {
     pub(crate) fn record(&mut self, event: &AgentEvent) {
         self.sinks.record(event);
+    }
+
+    /// Runs a command at each restart.
+    pub(crate) fn on_restart(&mut self, hook: Hook, title: String) {
+        self.sinks.add(OnRestart {
+            hook,
+            title,
+            report: Arc::clone(&self.report),
+            running: Vec::new(),
+            is_stopped: false,
+        });
     }
 
     /// Ends the observers after the run, and returns the report of the run.
@@ -117,7 +129,9 @@ pub(crate) fn open(
         let tool = plan.hang.stack_tool.clone();
         let server = JobServer::new(Arc::clone(&report), group.clone(), has_peers, tool);
         job = Some(server.clone());
-        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report), group.clone());
+        let beats = plan.observe.beats.clone();
+        let (metrics, counters) =
+            prometheus::metrics(&facts, Arc::clone(&report), beats, group.clone());
         sinks.add(counters);
         let sources = Sources {
             token: plan.rendezvous.store_policy.credentials.token.clone(),

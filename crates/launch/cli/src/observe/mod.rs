@@ -9,10 +9,12 @@
 //! | `event_sinks` | the receivers of events |
 //! | `status_server` | health, metrics and status over HTTP |
 //! | `status_row` | the state of the run on a terminal |
+//! | `hooks` | commands that run at a restart and after a failure |
 //! | `prometheus`, `group_metrics` | the metrics of the run and of the coordinator's group |
 
 pub(crate) mod event_sinks;
 pub(crate) mod group_metrics;
+pub(crate) mod hooks;
 pub(crate) mod log;
 mod prometheus;
 mod status_row;

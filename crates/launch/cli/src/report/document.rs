@@ -1,8 +1,11 @@
 //! The verdict as JSON, for `--report`; `docs/report.md` describes the keys.
 
+use std::collections::BTreeMap;
+use std::slice;
+
 use jiff::Timestamp;
 use rdzv_agent::launcher::host;
-use rdzv_agent::observe::NodeReport;
+use rdzv_agent::observe::{NodeReport, RestartRow, TimeClass};
 use rdzv_agent::outcome::{Cause, Evidence, Failure, Finality};
 use rdzv_agent::{AgentError, Outcome};
 use rdzv_core::time::Wall;
@@ -22,6 +25,9 @@ pub(crate) struct Document {
     exit_code: u8,
     restart_count: u32,
     suspended_seconds: f64,
+    goodput: Option<f64>,
+    seconds: BTreeMap<TimeClass, f64>,
+    restarts: Vec<RestartRow>,
     finality: Option<Finality>,
     title: Option<String>,
     host: String,
@@ -56,6 +62,9 @@ impl Document {
             exit_code,
             restart_count: 0,
             suspended_seconds: 0.0,
+            goodput: None,
+            seconds: BTreeMap::new(),
+            restarts: Vec::new(),
             finality: None,
             title: title.map(str::to_owned),
             host: host::full_name(),
@@ -106,9 +115,40 @@ impl Document {
         let names = (Some(report.run_id.as_str()), Some(title));
         Self {
             restart_count: verdict.restart_count,
-            suspended_seconds: report.suspended_seconds,
             finality: verdict.finality,
             ..Self::new(names, word, exit_code, error, &verdict.failures)
+        }
+        .with_times(report)
+    }
+
+    /// Returns the report of a run that continues with a restart of its workers.
+    ///
+    /// `reason` is the change of membership that leads to it, if no failure does.
+    pub(crate) fn of_restart(
+        report: &NodeReport,
+        title: &str,
+        restart_count: u32,
+        failure: Option<&Failure>,
+        reason: Option<&str>,
+    ) -> Self {
+        let names = (Some(report.run_id.as_str()), Some(title));
+        let reason = reason.map(str::to_owned);
+        let failures = failure.map_or(&[][..], slice::from_ref);
+        Self {
+            restart_count,
+            ..Self::new(names, "restarting", 0, reason, failures)
+        }
+        .with_times(report)
+    }
+
+    fn with_times(self, report: &NodeReport) -> Self {
+        let now = Timestamp::now().as_microsecond() as f64 / 1e6;
+        Self {
+            suspended_seconds: report.suspended_seconds,
+            goodput: report.goodput.share(now),
+            seconds: report.goodput.at(now),
+            restarts: report.restarts.clone(),
+            ..self
         }
     }
 

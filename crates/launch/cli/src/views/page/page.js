@@ -83,6 +83,15 @@ const healthOfNode = agent => {
   if (report.state === 'SUCCEEDED') return 'ended';
   return report.awaiting !== null || report.workers.length === 0 ? 'waiting' : 'healthy';
 };
+// Time of a node by class, up to now: see agent-proto/src/goodput.rs. Earlier agents send none.
+const timesOf = report => {
+  const { seconds = {}, since = 0, class: current = null } = report.goodput ?? {};
+  return current === null ? seconds : { ...seconds, [current]: (seconds[current] ?? 0) + Math.max(0, now() - since) };
+};
+const goodputOf = times => {
+  const all = Object.values(times).reduce((a, b) => a + b, 0);
+  return all > 0 ? `${Math.round(100 * (times.running ?? 0) / all)} %` : '–';
+};
 const byRank = () => [...agents.values()].sort((a, b) =>
   (a.report.group_rank ?? 1e9) - (b.report.group_rank ?? 1e9) || String(a.report.node).localeCompare(String(b.report.node)));
 
@@ -118,6 +127,7 @@ function draw() {
   drawAlerts(all);
   drawGrid(all, most, workers.length);
   drawNodes(all, most);
+  drawRestarts(all);
   drawTimeline(all);
   drawDetail(most);
 }
@@ -170,9 +180,15 @@ function drawGrid(all, most, count) {
 }
 
 const MOST_ROWS = 40;
+const heads = (columns, last) => el('tr', {}, ...columns.map((column, index) => el('th', { className: index > last ? 'n' : '' }, column)));
+const goodputCell = report => {
+  const times = timesOf(report);
+  const title = Object.entries(times).map(([name, seconds]) => `${name} ${seconds.toFixed(1)} s`).join('\n');
+  return el('td', { className: 'n', title }, goodputOf(times));
+};
 function drawNodes(all, most) {
-  const columns = ['node', 'state', 'ranks', 'step', 'last output', 'cpu', 'memory', 'restarts'];
-  fill($('columns'), el('tr', {}, ...columns.map((column, index) => el('th', { className: index > 1 ? 'n' : '' }, column))));
+  const columns = ['node', 'state', 'ranks', 'step', 'last output', 'cpu', 'memory', 'restarts', 'goodput'];
+  fill($('columns'), heads(columns, 1));
   const sorted = all.map(agent => ({ agent, health: healthOfNode(agent) }));
   sorted.sort((a, b) => order[a.health] - order[b.health]);
   const shown = sorted.filter(({ health }, index) => health === 'failed' || health === 'waiting' || all.length <= 8 || (selected !== null && sorted[index].agent.report.workers.some(worker => worker.rank === selected)));
@@ -190,11 +206,26 @@ function drawNodes(all, most) {
       cell(outputs.length ? `${age(now() - outputs.reduce((a, b) => Math.max(a, b)))} ago` : '–'),
       cell(workers.some(worker => worker.processor !== null) ? `${sum(workers.map(worker => worker.processor))} %` : '–'),
       cell(workers.some(worker => worker.memory !== null) ? mebibytes(sum(workers.map(worker => worker.memory))) : '–'),
-      cell(`${report.restart_count}/${report.max_restarts}`));
+      cell(`${report.restart_count}/${report.max_restarts}`),
+      goodputCell(report));
   });
   fill($('nodes'), ...rows);
   const rest = sorted.length - rows.length;
   $('rest').textContent = rest > 0 ? `${rest} other ${rest === 1 ? 'node' : 'nodes'}, healthy or ended` : '';
+}
+
+// The spans of each restart, the latest first: see agent-proto/src/restart.rs.
+function drawRestarts(all) {
+  const restarts = all.flatMap(agent => (agent.report.restarts ?? []).map(restart => ({ ...restart, name: agent.name })));
+  $('ledger').hidden = !restarts.length;
+  fill($('spans'), heads(['node', 'reason', 'ended', 'detect', 'stop', 'rendezvous', 'start', 'first step'], 1));
+  restarts.sort((a, b) => b.completed - a.completed);
+  const cell = text => el('td', { className: 'n' }, text);
+  const took = seconds => seconds === null ? '–' : `${seconds.toFixed(3)} s`;
+  const rows = restarts.slice(0, MOST_ROWS).map(restart => el('tr', {},
+    el('td', {}, restart.name), el('td', {}, restart.reason), cell(`${age(now() - restart.completed)} ago`),
+    ...['detect', 'stop', 'rendezvous', 'start', 'first_step'].map(span => cell(took(restart[span])))));
+  fill($('restarts'), ...rows);
 }
 
 const MOST_LANES = 64;

@@ -5,6 +5,7 @@
 //! | `membership` | nodes that join, leave, die, or are surplus |
 //! | `agent_restarts` | killed agents that are restarted |
 //! | `group` | the coordinator's group in status pages, metrics and events |
+//! | `goodput` | the time of each node by class |
 //! | `killed_together` | agents that are killed with guard and keeper |
 //! | `open_group` | jobs with one endpoint, whose agents become voters |
 //! | `voters` | coordinators that die with their machine, and agents that are stopped |
@@ -21,6 +22,7 @@
 mod agent_restarts;
 mod endings;
 mod etcd;
+mod goodput;
 mod group;
 mod hostile_peers;
 mod killed_together;

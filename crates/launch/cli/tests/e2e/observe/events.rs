@@ -121,7 +121,13 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
     expected.extend(attempt);
     expected.extend(["worker_exited", "restarting"]);
     expected.extend(attempt);
-    expected.extend(["worker_exited", "worker_final", "verdict", "agent_final"]);
+    expected.extend([
+        "restarted",
+        "worker_exited",
+        "worker_final",
+        "verdict",
+        "agent_final",
+    ]);
     let names = events.iter().map(|event| event["name"].as_str().unwrap());
     let recorded = names.filter(|name| *name != "state_changed");
     assert_eq!(recorded.collect::<Vec<_>>(), expected);

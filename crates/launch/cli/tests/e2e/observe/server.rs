@@ -74,13 +74,15 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
         ("worker_group_state", ",state=\"healthy\"", "1.0"),
         ("worker_group_state", ",state=\"failed\"", "0.0"),
         ("worker_running", ",local_rank=\"1\",rank=\"1\"", "1.0"),
+        ("worker_exit_codes_total", ",exit_code=\"3\"", "1"),
         (
             "worker_log_bytes",
             ",local_rank=\"0\",stream=\"stdout\"",
             "0.0",
         ),
     ] {
-        let line = format!("rdzv_{name}{{run_id=\"job\",role=\"trainer\"{more}}} {value}\n");
+        let labels = format!("run_id=\"job\",role=\"trainer\",node={}", status["node"]);
+        let line = format!("rdzv_{name}{{{labels}{more}}} {value}\n");
         assert!(text.contains(&line), "{line} is not in\n{text}");
     }
     running.write("end0", "x");

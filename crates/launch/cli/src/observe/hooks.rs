@@ -1,0 +1,152 @@
+//! Commands of `--on-restart` and `--on-failure`, which get the report as JSON.
+
+use std::fs::File;
+use std::io::{self, PipeReader, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use rdzv_agent::AgentEvent;
+use rdzv_agent::observe::{EventSink, NodeReport};
+use rdzv_agent_proto::hang::line_splitter::{LineSplitter, SplitLine};
+use rdzv_core::escape::escape_bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::launch::Hook;
+use crate::report::Document;
+use crate::terminal::complain;
+
+/// Runs a command with a report on its stdin, and waits for its exit.
+///
+/// The wait ends at the limit of the command. Its output goes to stderr, line by line.
+pub(crate) fn run(hook: &Hook, document: &Document) {
+    let flag = hook.flag;
+    let problem = match run_command(hook, &document.text()) {
+        Ok(Some(status)) if status.success() => return,
+        Ok(Some(status)) => format!("the command failed: {status}"),
+        Ok(None) => format!(
+            "the command did not exit within {} s and was killed (--hook-timeout)",
+            hook.limit.as_secs_f64()
+        ),
+        Err(error) => format!("cannot run sh: {error}"),
+    };
+    complain(&format!("rdzv: {flag}: {problem}"));
+}
+
+fn run_command(hook: &Hook, text: &str) -> io::Result<Option<std::process::ExitStatus>> {
+    let began = Instant::now();
+    // A command that does not read its stdin must not block this thread, so stdin is a file.
+    let mut stdin = File::from(memfd_create("report", MemfdFlags::CLOEXEC)?);
+    stdin.write_all(text.as_bytes())?;
+    stdin.rewind()?;
+    let (mut output, writer) = io::pipe()?;
+    let mut child = Command::new("sh")
+        .args(["-c", &hook.command])
+        .stdin(stdin)
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        // In the session of the agent, so the end of the workers does not end the command.
+        .process_group(0)
+        .spawn()?;
+    let group = Pid::from_child(&child);
+    let exited = watch(&child, &mut output, hook, began);
+    // This also ends the processes that the command has started.
+    let _ = kill_process_group(group, Signal::KILL);
+    let status = child.wait()?;
+    Ok(exited?.then_some(status))
+}
+
+/// Copies the output until the command exits.
+///
+/// Returns `false` if the command does not exit within its limit.
+fn watch(child: &Child, output: &mut PipeReader, hook: &Hook, began: Instant) -> io::Result<bool> {
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let (mut lines, mut buffer, mut is_open) = (LineSplitter::default(), [0; 4096], true);
+    loop {
+        let left = hook.limit.saturating_sub(began.elapsed());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut events = [
+            PollFd::new(&pidfd, PollFlags::IN),
+            PollFd::from_borrowed_fd(output.as_fd(), PollFlags::IN),
+        ];
+        let watched = if is_open {
+            &mut events[..]
+        } else {
+            &mut events[..1]
+        };
+        match poll(watched, Some(&left)) {
+            Ok(0) => return Ok(false),
+            Err(rustix::io::Errno::INTR) => continue,
+            result => result?,
+        };
+        let [exited, readable] = events.map(|event| !event.revents().is_empty());
+        if is_open && readable {
+            let count = output.read(&mut buffer)?;
+            is_open = count > 0;
+            for line in lines.feed(&buffer[..count]) {
+                if let SplitLine::Whole(line) = line {
+                    complain(&format!("rdzv: {}: {}", hook.flag, escape_bytes(&line)));
+                }
+            }
+        } else if exited {
+            return Ok(true);
+        }
+    }
+}
+
+/// Sink that runs a command at each restart, on a separate thread.
+pub(super) struct OnRestart {
+    pub(super) hook: Hook,
+    pub(super) title: String,
+    pub(super) report: Arc<Mutex<NodeReport>>,
+    pub(super) running: Vec<JoinHandle<()>>,
+    /// `true` if a signal ends the run, which then does not wait for commands.
+    pub(super) is_stopped: bool,
+}
+
+impl EventSink for OnRestart {
+    fn record(&mut self, event: &AgentEvent) {
+        let report = || self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let document = match event {
+            AgentEvent::SignalReceived { .. } | AgentEvent::Preempted { .. } => {
+                self.is_stopped = true;
+                return;
+            }
+            AgentEvent::Restarting {
+                failure,
+                remaining,
+                most,
+                ..
+            } => {
+                let (report, failure) = (report(), failure.as_deref());
+                Document::of_restart(&report, &self.title, most - remaining, failure, None)
+            }
+            AgentEvent::Regrouping { reason, .. } => {
+                let (report, reason) = (report(), Some(reason.as_str()));
+                let count = report.restart_count;
+                Document::of_restart(&report, &self.title, count, None, reason)
+            }
+            _ => return,
+        };
+        let hook = self.hook.clone();
+        let thread = thread::Builder::new().name("hook".to_owned());
+        match thread.spawn(move || run(&hook, &document)) {
+            Ok(thread) => self.running.push(thread),
+            Err(error) => complain(&format!("rdzv: {}: {error}", self.hook.flag)),
+        }
+        self.running.retain(|thread| !thread.is_finished());
+    }
+
+    fn finish(&mut self) {
+        for thread in self.running.drain(..) {
+            if !self.is_stopped {
+                let _ = thread.join();
+            }
+        }
+    }
+}
