@@ -23,6 +23,10 @@ pub struct Ledger {
     ///
     /// The coordinator has sent them nothing since.
     pub(super) pending: BTreeMap<u32, NodeDesc>,
+    /// Connections of agents that the coordinator knows.
+    known: BTreeSet<u32>,
+    /// `true` if the coordinator knew no agent since the last round, so it has forgotten the ranks.
+    has_lost_all: bool,
     /// Number of participants, by round.
     sizes: BTreeMap<u64, u32>,
     /// Endpoint of the workers of native agents, by round.
@@ -70,6 +74,18 @@ impl Ledger {
         ranks.map(|((_, rank), node)| (*rank, node))
     }
 
+    /// Handles a join that arrives at the coordinator.
+    pub(super) fn asks(&mut self, connection: u32, node: NodeDesc) {
+        self.known.insert(connection);
+        self.pending.insert(connection, node);
+    }
+
+    /// Handles an agent that leaves, or whose connection ends.
+    pub(super) fn leaves(&mut self, connection: u32) {
+        self.pending.remove(&connection);
+        self.has_lost_all |= self.known.remove(&connection) && self.known.is_empty();
+    }
+
     /// Checks the last round, unless it was checked before: S-1 to S-3.
     ///
     /// All agents must be native, and the coordinator must not have been restarted.
@@ -78,6 +94,9 @@ impl Ledger {
             return Ok(());
         };
         self.checked = Some(round);
+        if std::mem::take(&mut self.has_lost_all) {
+            return Ok(());
+        }
         let Some((before, size)) = self.sizes.range(..round).next_back() else {
             return Ok(());
         };

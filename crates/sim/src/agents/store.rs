@@ -49,12 +49,13 @@ impl World {
         match &input {
             coordinator::Input::Request { from, opcode, .. } => {
                 let node = self.links.get(&from.0).map(|link| link.node.clone());
-                self.ledger.pending.remove(&from.0);
-                if let Some(node) = node.filter(|_| *opcode == opcode::JOIN) {
-                    self.ledger.pending.insert(from.0, node);
+                match (*opcode, node) {
+                    (opcode::JOIN, Some(node)) => self.ledger.asks(from.0, node),
+                    (opcode::LEAVE, _) => self.ledger.leaves(from.0),
+                    _ => {}
                 }
             }
-            coordinator::Input::Closed(id) => drop(self.ledger.pending.remove(&id.0)),
+            coordinator::Input::Closed(id) => self.ledger.leaves(id.0),
             _ => {}
         }
         host.handle(now, input);
@@ -181,7 +182,7 @@ impl World {
                 if let Some(link) = self.links.get_mut(&id) {
                     link.at_host = false;
                 }
-                self.ledger.pending.remove(&id);
+                self.ledger.leaves(id);
                 self.send(id, false, Piece::End);
                 ended.push_back(id);
             }

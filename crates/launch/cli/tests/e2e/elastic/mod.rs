@@ -13,6 +13,7 @@
 //! | `moved` | a store whose address differs from the one that clients know |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
+//! | `spares` | spare nodes, and ranks that nodes keep |
 //! | `secret` | a job with a token, and peers without it |
 //! | `endings` | how the end of one node ends the other nodes |
 //! | `verdict` | every node names the first failure of the job |
@@ -32,6 +33,7 @@ mod network;
 mod open_group;
 mod restarts;
 mod secret;
+mod spares;
 mod verdict;
 mod voters;
 mod waiting;
