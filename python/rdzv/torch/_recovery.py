@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
+    # Through the package, so that the modules have no cycle.
     from rdzv import Job
 
 _said: set[str] = set()
@@ -38,7 +39,7 @@ def _sockets() -> dict[int, str]:
 
 
 def recorded(job: Job, make: Callable[[], None]) -> None:
-    """Calls a function, and records the TCP connections that it opens to other workers."""
+    """Calls a function, and records the TCP connections that it opens."""
     before = _sockets()
     try:
         make()
@@ -128,7 +129,7 @@ def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return "", "rank 0 hosts the store"
     if "store" in options or "init_method" in options:
-        return "", "the group has a store of its own"
+        return "", "the script selects the store of the group"
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False)
     dist.init_process_group(
         backend, store=store, rank=job.rank, world_size=job.world_size, enable_reconfigure=True, **options
