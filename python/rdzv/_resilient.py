@@ -37,7 +37,8 @@ class _Control:
     """Connection to the agent, shared by the main thread and the reader."""
 
     def __init__(self, path: str, abort: "Callable[[Job], None] | None") -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.round = int(os.environ["RDZV_ROUND"])
         self.main = threading.get_ident()
         self.abort = abort
@@ -100,8 +101,12 @@ class _Control:
             self.running, self.raised = True, False
 
     def leave(self) -> None:
+        # The exception may have come between taking the lock and the block that releases it.
+        while self.lock._is_owned():  # type: ignore[attr-defined]
+            self.lock.release()
         with self.changed:
-            self.running = False
+            self.running, self.atomic = False, 0
+            self.changed.notify_all()
             # The exception may be pending although the function has ended.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.main), None)
 

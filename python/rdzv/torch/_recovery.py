@@ -13,13 +13,12 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    # Through the package, so that the modules have no cycle.
-    from rdzv import Job
+    import rdzv
 
 _said: set[str] = set()
 
 
-def _say(job: Job, text: str) -> None:
+def _say(job: rdzv.Job, text: str) -> None:
     """Prints which way of recovery a job uses, once."""
     if job.rank == 0 and text not in _said:
         _said.add(text)
@@ -38,7 +37,7 @@ def _sockets() -> dict[int, str]:
     return found
 
 
-def recorded(job: Job, make: Callable[[], None]) -> None:
+def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
     """Calls a function, and records the TCP connections that it opens."""
     before = _sockets()
     try:
@@ -58,7 +57,7 @@ def recorded(job: Job, make: Callable[[], None]) -> None:
                 continue
 
 
-def abort(job: Job) -> None:
+def abort(job: rdzv.Job) -> None:
     """Ends the collectives of this process that are in flight.
 
     For gloo, whose ``abort`` does nothing, the function shuts down the connections that
@@ -85,13 +84,13 @@ def abort(job: Job) -> None:
         dist.distributed_c10d._abort_process_group()
 
 
-def leave(job: Job) -> None:
+def leave(job: rdzv.Job) -> None:
     """Destroys the default group, unless the next round reconfigures it."""
     if job._group is None and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
-def init_process_group(job: Job, backend: str, options: dict[str, Any]) -> None:
+def init_process_group(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:
     if job._control is None:
         dist.init_process_group(backend, **options)
     else:
@@ -100,7 +99,7 @@ def init_process_group(job: Job, backend: str, options: dict[str, Any]) -> None:
         recorded(job, lambda: job._remake and job._remake(job))
 
 
-def _connect(job: Job, backend: str, options: dict[str, Any]) -> None:
+def _connect(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:
     handle, why = _handle(job, backend, options)
     handles = job.exchange("handle", handle)
     if all(handles):
@@ -117,7 +116,7 @@ def _connect(job: Job, backend: str, options: dict[str, Any]) -> None:
     dist.init_process_group(backend, **options)
 
 
-def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
+def _handle(job: rdzv.Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     """Returns the handle for a reconfiguration, or an empty text and the reason."""
     endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if job._group is not None:
@@ -140,7 +139,7 @@ def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     return dist._get_reconfigure_handle(), ""
 
 
-def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, job: Job) -> int | None:
+def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, job: rdzv.Job) -> int | None:
     """Sends the newest state in memory to all workers after a recovery.
 
     The source is the kept rank with the most finished steps (``job.step``). All workers must call the function.
