@@ -18,7 +18,8 @@
 //! joins again.
 //!
 //! All nodes share one restart budget, unless workers recover in their processes. A restart that
-//! another node has used for its failure is no longer available here. No other change of membership costs a restart.
+//! another node has used for its failure is no longer available here. No other change of membership
+//! costs a restart.
 
 use super::phase::{Phase, StopReason};
 use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
