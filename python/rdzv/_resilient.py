@@ -34,10 +34,11 @@ class Regroup(BaseException):
 
 
 class _Control:
-    """Connection to the agent, and the state that the main thread and the reader share."""
+    """Connection to the agent, shared by the main thread and the reader."""
 
     def __init__(self, path: str, abort: "Callable[[Job], None] | None") -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.round = int(os.environ["RDZV_ROUND"])
         self.main = threading.get_ident()
         self.abort = abort
@@ -100,8 +101,12 @@ class _Control:
             self.running, self.raised = True, False
 
     def leave(self) -> None:
+        # The exception may have come between taking the lock and the block that releases it.
+        while self.lock._is_owned():  # type: ignore[attr-defined]
+            self.lock.release()
         with self.changed:
-            self.running = False
+            self.running, self.atomic = False, 0
+            self.changed.notify_all()
             # The exception may be pending although the function has ended.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.main), None)
 
@@ -116,7 +121,7 @@ class _Control:
 
 
 class Job:
-    """State of a job in the current round, for a function with the decorator :func:`rdzv.resilient`.
+    """State of a job in the current round, for a resilient function.
 
     Attributes:
         round (int): number of the round.
@@ -163,7 +168,9 @@ class Job:
         return self.rank in self.replaced
 
     def step(self, n: int) -> None:
-        """Records the number of finished steps, by which a recovery finds the newest state.
+        """Records the number of finished steps.
+
+        A recovery finds the newest state by it.
 
         Args:
             n (int): number of finished steps.
@@ -171,7 +178,9 @@ class Job:
         self._step = n
 
     def atomic(self) -> "AbstractContextManager[None]":
-        """Returns a context that a recovery does not interrupt before ``--abort-timeout``.
+        """Returns a context that a recovery does not interrupt.
+
+        After ``--abort-timeout``, the agent kills the process.
 
         Returns:
             AbstractContextManager: the context.
@@ -215,7 +224,7 @@ class Job:
         self._remake = make
 
     def init_process_group(self, backend: str = "gloo", **options: "Any") -> None:
-        """Makes the default process group of torch, or changes its members after a recovery.
+        """Makes the default process group of torch, or changes its members.
 
         The group is changed in place if its backend can be reconfigured, and made again otherwise.
 
@@ -271,7 +280,9 @@ def resilient(
     health_check: "Callable[[Job], None] | None" = None,
     max_recoveries: "int | None" = None,
 ) -> "Callable[..., Any]":
-    """Decorates a function that runs again in the same process after the loss of another worker.
+    """Decorates a function that runs again in the same process.
+
+    The reason is the loss of another worker.
 
     The function gets a :class:`Job` as its first argument. Without ``rdzv run --in-process``, the decorator only calls
     the function. docs/recovery.md describes what the function must satisfy.

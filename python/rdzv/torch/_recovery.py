@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from rdzv import Job
+    import rdzv
 
 _said: set[str] = set()
 
 
-def _say(job: Job, text: str) -> None:
+def _say(job: rdzv.Job, text: str) -> None:
     """Prints which way of recovery a job uses, once."""
     if job.rank == 0 and text not in _said:
         _said.add(text)
@@ -37,8 +37,8 @@ def _sockets() -> dict[int, str]:
     return found
 
 
-def recorded(job: Job, make: Callable[[], None]) -> None:
-    """Calls a function, and records the TCP connections that it opens to other workers."""
+def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
+    """Calls a function, and records the TCP connections that it opens."""
     before = _sockets()
     try:
         make()
@@ -57,7 +57,7 @@ def recorded(job: Job, make: Callable[[], None]) -> None:
                 continue
 
 
-def abort(job: Job) -> None:
+def abort(job: rdzv.Job) -> None:
     """Ends the collectives of this process that are in flight.
 
     For gloo, whose ``abort`` does nothing, the function shuts down the connections that
@@ -84,13 +84,13 @@ def abort(job: Job) -> None:
         dist.distributed_c10d._abort_process_group()
 
 
-def leave(job: Job) -> None:
+def leave(job: rdzv.Job) -> None:
     """Destroys the default group, unless the next round reconfigures it."""
     if job._group is None and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
-def init_process_group(job: Job, backend: str, options: dict[str, Any]) -> None:
+def init_process_group(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:
     if job._control is None:
         dist.init_process_group(backend, **options)
     else:
@@ -99,7 +99,7 @@ def init_process_group(job: Job, backend: str, options: dict[str, Any]) -> None:
         recorded(job, lambda: job._remake and job._remake(job))
 
 
-def _connect(job: Job, backend: str, options: dict[str, Any]) -> None:
+def _connect(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:
     handle, why = _handle(job, backend, options)
     handles = job.exchange("handle", handle)
     if all(handles):
@@ -116,7 +116,7 @@ def _connect(job: Job, backend: str, options: dict[str, Any]) -> None:
     dist.init_process_group(backend, **options)
 
 
-def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
+def _handle(job: rdzv.Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     """Returns the handle for a reconfiguration, or an empty text and the reason."""
     endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if job._group is not None:
@@ -128,7 +128,7 @@ def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return "", "rank 0 hosts the store"
     if "store" in options or "init_method" in options:
-        return "", "the group has a store of its own"
+        return "", "the script selects the store of the group"
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False)
     dist.init_process_group(
         backend, store=store, rank=job.rank, world_size=job.world_size, enable_reconfigure=True, **options
@@ -139,7 +139,7 @@ def _handle(job: Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     return dist._get_reconfigure_handle(), ""
 
 
-def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, job: Job) -> int | None:
+def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, job: rdzv.Job) -> int | None:
     """Sends the newest state in memory to all workers after a recovery.
 
     The source is the kept rank with the most finished steps (``job.step``). All workers must call the function.

@@ -1,4 +1,4 @@
-"""Times from the death of a worker to the first finished step of the new world.
+"""Times from the death of a worker to the first step of the new world.
 
 measure.py RDZV [KILLS] [WAY] starts two nodes with two workers each, and kills one worker at a time. WAY is
 `reconfigure` or `again`. It prints the times in milliseconds:
@@ -63,13 +63,13 @@ def losses(steps):
 
 
 def departures(directory, after):
-    """Returns the time at which the last survivor had left its function after a kill."""
+    """Returns the time at which the last survivor had left its function."""
     found = (float(line) for path in directory.glob("left-*") for line in path.read_text().splitlines())
     return max(at for at in found if at > after)
 
 
 def world(directory, after, beyond=-1, limit=60):
-    """Waits until all ranks have finished a step after a time in a later round; returns those first steps."""
+    """Waits for a later round, and returns the first step of each rank."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         steps = [it for it in lines(directory) if it[0] > after and it[3] > beyond]

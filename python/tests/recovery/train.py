@@ -1,4 +1,4 @@
-"""Training whose workers recover in their processes; for the tests and `measure.py`.
+"""Training whose workers recover in their processes.
 
 train.py DIRECTORY STEPS WAY: each worker appends lines `time pid rank round step loss` to DIRECTORY/PID.
 """

@@ -161,7 +161,8 @@ pub struct ObserveOptions {
 /// Recovery of workers in their processes after the loss of another worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryPlan {
-    /// Time that a worker has to leave its function; then the agent kills the worker.
+    /// Time that a worker has to leave its function.
+    /// Then the agent kills the worker.
     pub abort_timeout: Duration,
     /// Directory in which the agent creates the directory of the control socket.
     /// The path must be short, because the path of a socket has at most 107 bytes.

@@ -68,7 +68,8 @@ pub(crate) trait Supervisor {
         reserved_port: Option<Arc<TcpListener>>,
     ) -> Result<Vec<WorkerEvent>, AgentError>;
 
-    /// Sends a worker the ranks and variables of the next round; its process continues.
+    /// Sends a worker the ranks and variables of the next round.
+    /// Its process continues.
     fn go(&mut self, _request: StartRequest) {}
 
     /// Requests that workers leave their function.

@@ -35,7 +35,7 @@ pub struct GroupSpec {
     /// Value of `TORCH_NCCL_ASYNC_ERROR_HANDLING` for the workers.
     /// `None` means `1`.
     pub nccl_error_handling: Option<String>,
-    /// Time that workers have to leave a round in which they recover (`--abort-timeout`).
+    /// Time that workers have to leave their function (`--abort-timeout`).
     /// Workers that recover keep their process. `None` without `--in-process`.
     pub abort_timeout: Option<Duration>,
     /// Devices to divide among the workers.

@@ -146,7 +146,7 @@ pub enum GroupInput {
     NotNeeded,
     /// Workers exited, in this order.
     Exited(Vec<WorkerExit>),
-    /// The worker can recover in its process: it has connected to the control socket.
+    /// The worker can recover: it has connected to the control socket.
     Recoverable(LocalRank),
     /// The worker has left its function, and can call it again in the next round.
     Ready(LocalRank),

@@ -17,8 +17,9 @@
 //! wait for. Without a coordinator, the last of two nodes ends with success, and a node of more
 //! joins again.
 //!
-//! All nodes share one restart budget, unless workers recover in their processes. A restart that another node has used for its failure is no
-//! longer available here. No other change of membership costs a restart.
+//! All nodes share one restart budget, unless workers recover in their processes. A restart that
+//! another node has used for its failure is no longer available here. No other change of membership
+//! costs a restart.
 
 use super::phase::{Phase, StopReason};
 use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};

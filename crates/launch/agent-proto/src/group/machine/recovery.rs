@@ -26,7 +26,7 @@ use super::{ABANDON_AFTER, CLOSING_SIGNAL, GroupOutput, GroupState, WorkerGroupM
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now};
 
-/// Time in which the exit of another worker of the only node explains an exception.
+/// Time in which another worker's exit explains an exception, on a single node.
 const EXPLAINED_HERE: Duration = Duration::from_secs(1);
 
 /// Workers that recover.
@@ -35,8 +35,8 @@ pub(super) struct Recovery {
     connected: BTreeSet<LocalRank>,
     /// Workers that are outside of their function.
     ready: BTreeSet<LocalRank>,
-    /// Worker whose function raised the first exception of the round, and the time at which the
-    /// exception counts as a failure of this node.
+    /// Worker with the first exception of the round, and its deadline.
+    /// From then on, the exception counts as a failure of this node.
     raised: Option<(Mono, LocalRank)>,
 }
 
@@ -145,7 +145,8 @@ impl WorkerGroupMachine {
         self.join_after_delay(now);
     }
 
-    /// Removes what exited workers left behind; the next round starts other workers in their place.
+    /// Removes what exited workers left behind.
+    /// The next round starts other workers in their place.
     pub(super) fn replace_exited(&mut self) {
         let workers: Vec<LocalRank> = self.started.difference(&self.alive).copied().collect();
         self.started.clone_from(&self.alive);
