@@ -133,6 +133,7 @@ fn a_worker_sends_heartbeats_and_timers() {
     beats.started(Mono::ZERO, worker);
     beats.beat(
         Mono::ZERO,
+        0.0,
         worker,
         format!("{HOSTILE} {HOSTILE}").as_bytes(),
     );

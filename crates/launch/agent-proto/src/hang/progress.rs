@@ -162,9 +162,10 @@ impl ProgressWatch {
         let computes = |known: &WorkerProgress| now.since(known.progress) < self.limit;
         let busy = self.workers.iter().filter(|(_, known)| computes(known));
         let busy: Vec<LocalRank> = busy.map(|(rank, _)| *rank).collect();
-        match others_hang || busy.len() < self.workers.len() {
-            true => busy,
-            false => Vec::new(),
+        if others_hang || busy.len() < self.workers.len() {
+            busy
+        } else {
+            Vec::new()
         }
     }
 

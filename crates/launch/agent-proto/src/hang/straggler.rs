@@ -516,7 +516,7 @@ mod tests {
             (
                 "jitter",
                 4,
-                |rank, step| ((step * 7 + u64::from(rank) * 3) % 10) as f64 * 0.03,
+                |rank, step| count((step * 7 + u64::from(rank) * 3) % 10) * 0.03,
                 &[],
             ),
             ("one rank", 1, |_, _| 0.0, &[]),
