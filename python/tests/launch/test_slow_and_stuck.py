@@ -1,4 +1,4 @@
-"""Jobs with a slow rank or a hang, which rdzv must name, and healthy jobs, which must raise nothing.
+"""Jobs with a slow or stuck rank, which rdzv must name, and healthy jobs.
 
 The ranks of a job run on two or three nodes, which are launchers on this machine.
 """

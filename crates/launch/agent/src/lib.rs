@@ -53,6 +53,7 @@ mod python;
 mod reap;
 mod rendezvous;
 mod requests;
+mod round_store;
 mod run;
 mod signal_copies;
 mod signals;

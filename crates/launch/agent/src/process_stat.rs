@@ -43,7 +43,7 @@ impl ProcessStat {
     }
 }
 
-/// Returns the time for which the main thread of a process has run or waited for a processor.
+/// Returns the time for which a main thread has run or waited for a processor.
 /// `None` if the kernel does not count it.
 pub(crate) fn runnable(pid: u32) -> Option<Duration> {
     let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;

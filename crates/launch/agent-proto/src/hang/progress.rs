@@ -150,7 +150,7 @@ impl ProgressWatch {
         }
     }
 
-    /// Returns the workers that compute or spin while the other workers make no progress.
+    /// Returns the workers that may spin while others make no progress.
     ///
     /// `others_hang` is `true` if workers of another node make no progress. The result is empty if
     /// any worker made progress other than processor time within the limit.

@@ -37,11 +37,11 @@ const BEHIND_LEAST: f64 = 1.0;
 /// Number of judgements with new steps before a rank is reported.
 const JUDGEMENTS: u32 = 3;
 
-/// Smallest processor use for a guess, as a share of the time, and relative to each other rank.
+/// Smallest processor use for a guess: share of the time, ratio to other ranks.
 const GUESS_LEAST: f64 = 0.5;
 const GUESS_RATIO: f64 = 2.0;
 
-/// Maximum number of marks of a worker, and of steps that one judgement compares.
+/// Maximum number of marks of a worker, and of steps in one judgement.
 const MOST_MARKS: usize = 32;
 const COMPARED: usize = 16;
 
@@ -127,7 +127,7 @@ pub struct RankSample {
     pub step: Option<u64>,
     /// Steps with their times in seconds, relative to the instant.
     pub marks: Vec<(u64, f64)>,
-    /// Share of the time since the previous sample in which the rank ran, or was ready to run.
+    /// Share of the time in which the rank ran, or was ready to run.
     /// More than 1 if several threads ran.
     pub processor: Option<f64>,
 }
@@ -144,7 +144,7 @@ pub enum Lateness {
     },
     /// The rank is this number of steps behind the other ranks.
     Behind(u64),
-    /// The rank computes while the other ranks wait; without steps, this is only a guess.
+    /// The rank computes while the other ranks wait, which is only a guess.
     Guess {
         /// Share of the time in which the rank ran, or was ready to run.
         processor: f64,
@@ -324,7 +324,7 @@ impl StragglerWatch {
     }
 }
 
-/// Steps that at least half of the ranks have reported, with the time of a typical rank.
+/// Steps of at least half of the ranks, with the time of a typical rank.
 struct Compared {
     steps: BTreeMap<u64, f64>,
     /// Duration of a step, if it is known.

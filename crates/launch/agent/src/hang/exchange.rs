@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::host;
-use crate::rendezvous::RoundStore;
+use crate::round_store::RoundStore;
 
 const ANY: &str = "rdzv/hang/any";
 const COMPARISON: &str = "rdzv/hang/comparison";
@@ -124,7 +124,8 @@ impl Peers {
         }
     }
 
-    /// Returns the comparison if all nodes hang; `Some(None)` if a node does not detect hangs.
+    /// Returns the comparison once all nodes hang.
+    /// `Some(None)` if a node does not detect hangs.
     fn look(
         &self,
         store: &dyn Store,

@@ -21,7 +21,7 @@ use crate::worker::WorkerIdentity;
 /// Event of the watch.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// It is time for the next comparison.
+    /// The next comparison is due.
     Due,
     Link(Option<LinkEvent>),
 }

@@ -19,7 +19,6 @@
 mod backend_thread;
 mod preemption;
 mod rank_exchange;
-mod round_store;
 mod single_node;
 
 use std::net::TcpListener;
@@ -40,10 +39,10 @@ use tokio::sync::oneshot;
 use crate::config::{MasterPort, NodeCheckPlan, RendezvousPlan};
 use crate::error::system;
 use crate::health::{Liveness, Watched};
+pub use crate::round_store::RoundStore;
 use crate::{AgentConfig, AgentError, host, node_check};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 pub use rank_exchange::by_store as exchange_ranks;
-pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
 
 /// Operation in the error of a thread that cannot be started.

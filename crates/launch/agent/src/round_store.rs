@@ -61,12 +61,12 @@ impl RoundStore {
 
     /// Returns the connection of the agent's threads; the first call opens it.
     /// No other code may wait in it.
-    pub(super) fn of_agent(&self) -> Result<Arc<dyn Store>, StoreError> {
+    pub(crate) fn of_agent(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_agent)
     }
 
     /// Returns a separate connection for the caller, which outlives the round.
-    pub(super) fn apart(&self) -> Result<Box<dyn Store>, StoreError> {
+    pub(crate) fn apart(&self) -> Result<Box<dyn Store>, StoreError> {
         let source = self.lock().source.clone();
         let is_over =
             || StoreError::Argument("the round has ended, and its store is closed".to_owned());
@@ -106,7 +106,7 @@ impl RoundStore {
 
     /// Ends all connections, because the round is over.
     /// A server must not wait for them.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut connections = self.lock();
         connections.source = None;
         for store in [&connections.of_agent, &connections.of_others]
