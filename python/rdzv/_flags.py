@@ -61,6 +61,7 @@ FLAGS = SWITCHES | {
     "signals_to_handle",
     "spares",
     "status_addr",
+    "stragglers",
     "tee",
     "tls_ca",
     "tls_cert",
@@ -180,6 +181,8 @@ if TYPE_CHECKING:
         """Run on this node alone, on a free port."""
         status_addr: _Text
         """Serve health, metrics and status over HTTP at this address."""
+        stragglers: _Seconds
+        """Name ranks that are slower than the others for SECONDS (0 disables). Default ``0``."""
         tee: _Text
         """Streams that go to files and, prefixed, to the console; format as for -r. Default ``0``."""
         tls_ca: _Path

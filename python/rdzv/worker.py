@@ -234,11 +234,12 @@ def heartbeat(step: "int | None" = None) -> None:
 
 
 def step(number: int) -> None:
-    """Reports that this worker begins a training step, for ``stragglers`` (``--stragglers``).
+    """Reports a training step of this worker to the launcher.
 
-    Call the function in each step before the first collective: before ``loss.backward()`` with
-    ``DistributedDataParallel``, and not at the start of the loop. Ranks leave a collective together, so a call after it
-    has the same time on all ranks, and shows no slow rank. The call is also a :func:`heartbeat`.
+    With ``stragglers`` (``--stragglers``), the launcher compares the times of equal steps. Call the function in each
+    step before the first collective: before ``loss.backward()`` with ``DistributedDataParallel``, and not at the start
+    of the loop. Ranks leave a collective together, so a call after it has the same time on all ranks, and shows no slow
+    rank. The call is also a :func:`heartbeat`.
 
     Args:
         number (int): number of the step, the same on all ranks.

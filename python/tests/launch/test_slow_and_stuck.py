@@ -1,15 +1,16 @@
-"""Jobs with a slow rank or a hang, which rdzv must name, and healthy jobs, which must raise nothing.
+"""Jobs with a slow or stuck rank, which rdzv must name, and healthy jobs.
 
 The ranks of a job run on two or three nodes, which are launchers on this machine.
 """
 
 import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from ports import free_port
 
 import rdzv
@@ -23,7 +24,7 @@ rank, size = rdzv.worker.rank(), rdzv.worker.world_size()
 attempt = rdzv.worker.restart_count()
 store = rdzv.worker.store()
 def barrier(name):
-    name = f"{attempt}/{name}"
+    name = str(name)
     if store.add(name, 1) == size:
         store.set(name + "/passed", "")
     store.wait([name + "/passed"])
@@ -50,18 +51,16 @@ def run(tmp_path, script, nodes, flags, ranks=1, prefix=PREFIX):
     """Runs a script on several nodes; returns the exit codes and all output."""
     path = tmp_path / "job.py"
     path.write_text(prefix + script)
-    where = Path(rdzv.__file__).parents[1]
-    py_spy = [found for found in [shutil.which("py-spy"), *map(str, Path(sys.prefix).glob("bin/py-spy"))] if found]
-    if not py_spy:
-        torch = pytest.importorskip("torch")
-        py_spy = [str(Path(torch.__file__).parents[4] / "bin" / "py-spy")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "RDZV_"))}
-    environment["PATH"] = f"{Path(py_spy[0]).parent}{os.pathsep}{environment['PATH']}"
+    environment["PYTHON_EXEC"] = sys.executable
+    # py-spy is where PyTorch is.
+    programs = Path(torch.__file__).parents[4] / "bin"
+    assert (programs / "py-spy").exists()
+    environment["PATH"] += f"{os.pathsep}{programs}"
     environment["GLOO_SOCKET_IFNAME"] = "lo"
     environment["RDZV_TEST_FOLDER"] = str(tmp_path)
     command = [rdzv.find_rdzv_bin(), "run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d"]
     command += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job", *flags, str(path)]
-    assert where.is_dir()
     started = [
         subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -150,8 +149,6 @@ def test_the_stuck_rank_is_named_and_ends_the_job(tmp_path, name):
     prefix = "" if script is GLOO else PREFIX
     codes, output = run(tmp_path, script, nodes, FAIL, ranks, prefix)
     assert all(codes), output
-    import re
-
     assert re.search(rf"rank 1 \(\S+\) is not where the others are: it is in .*{place}", output), output
 
 
@@ -183,8 +180,6 @@ def test_the_slow_rank_is_named_once(tmp_path, name):
     nodes, script, text = SLOWER[name]
     codes, output = run(tmp_path, script, nodes, SLOW)
     assert not any(codes), output
-    import re
-
     assert len(re.findall(text, output)) == 1, output
     assert len(re.findall("slower than the other ranks for", output)) == 1, output
 

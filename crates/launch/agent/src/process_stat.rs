@@ -1,4 +1,4 @@
-//! Fields of `/proc/PID/stat`.
+//! Fields of `/proc/PID/stat` and `/proc/PID/schedstat`.
 
 use std::fmt::Display;
 use std::fs;
@@ -41,4 +41,13 @@ impl ProcessStat {
             cpu: TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)),
         })
     }
+}
+
+/// Returns the time for which a main thread has run or waited for a processor.
+/// `None` if the kernel does not count it.
+pub(crate) fn runnable(pid: u32) -> Option<Duration> {
+    let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let mut times = times.split(' ').map(|nanos| nanos.parse::<u64>().ok());
+    let (ran, waited) = (times.next()??, times.next()??);
+    Some(Duration::from_nanos(ran.saturating_add(waited)))
 }

@@ -52,7 +52,7 @@ pub(crate) trait Supervisor {
     /// Forgets the workers of the previous attempt, which have all exited.
     fn forget(&mut self);
 
-    /// Receives the nodes of the round, before the first worker of the round starts.
+    /// Receives the nodes of the round, before the first worker starts.
     fn joined(&mut self, _peers: Peers) {}
 
     /// Starts one worker, or accepts it for a later start.

@@ -209,7 +209,7 @@ impl Heartbeats {
         was_missed.then_some(silent)
     }
 
-    /// Returns the steps of the workers that are in the phase `step` or have been in it.
+    /// Returns the steps of the workers.
     /// A worker in the phase `done` has none.
     pub fn steps(&self) -> impl Iterator<Item = (LocalRank, &StepMarks)> {
         let stepping = self.workers.iter().filter(|(_, beat)| beat.phase != DONE);

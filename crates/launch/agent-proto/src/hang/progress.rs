@@ -150,7 +150,7 @@ impl ProgressWatch {
         }
     }
 
-    /// Returns the workers that compute or spin while the other workers make no progress.
+    /// Returns the workers that may spin while others make no progress.
     ///
     /// `others_hang` is `true` if workers of another node make no progress. The result is empty if
     /// any worker made progress other than processor time within the limit.
@@ -162,9 +162,10 @@ impl ProgressWatch {
         let computes = |known: &WorkerProgress| now.since(known.progress) < self.limit;
         let busy = self.workers.iter().filter(|(_, known)| computes(known));
         let busy: Vec<LocalRank> = busy.map(|(rank, _)| *rank).collect();
-        match others_hang || busy.len() < self.workers.len() {
-            true => busy,
-            false => Vec::new(),
+        if others_hang || busy.len() < self.workers.len() {
+            busy
+        } else {
+            Vec::new()
         }
     }
 

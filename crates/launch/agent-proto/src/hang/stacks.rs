@@ -240,7 +240,7 @@ pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
     Some(Outliers { indexes, text })
 }
 
-/// Workers of one node, none of which makes progress.
+/// Workers of one node that makes no progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStacks {
     /// Name of the node.

@@ -10,8 +10,9 @@
 //!   rank 1  step 7          |all_reduce|step 8         |all_reduce|   arrives last in each step
 //! ```
 //!
-//! Without steps, the watch only guesses: the rank that uses most of a core for the whole window
-//! may be slow if every other rank uses at most half as much, because waiting ranks sleep. Ranks
+//! Without steps, the watch only guesses: the rank that computes most of the time for the whole
+//! window may be slow if every other rank computes at most half as much, because waiting ranks
+//! sleep. Ranks
 //! that spin while they wait, and a rank that is slow because it sleeps, look like all others.
 //!
 //! A rank counts as slow only if the median over the last steps shows it for the whole window.
@@ -36,11 +37,11 @@ const BEHIND_LEAST: f64 = 1.0;
 /// Number of judgements with new steps before a rank is reported.
 const JUDGEMENTS: u32 = 3;
 
-/// Smallest processor use for a guess, as a share of a core, and relative to each other rank.
+/// Smallest processor use for a guess: share of the time, ratio to other ranks.
 const GUESS_LEAST: f64 = 0.5;
 const GUESS_RATIO: f64 = 2.0;
 
-/// Maximum number of marks of a worker, and of steps that one judgement compares.
+/// Maximum number of marks of a worker, and of steps in one judgement.
 const MOST_MARKS: usize = 32;
 const COMPARED: usize = 16;
 
@@ -126,7 +127,8 @@ pub struct RankSample {
     pub step: Option<u64>,
     /// Steps with their times in seconds, relative to the instant.
     pub marks: Vec<(u64, f64)>,
-    /// Processor time since the previous sample, as a share of a core.
+    /// Share of the time in which the rank ran, or was ready to run.
+    /// More than 1 if several threads ran.
     pub processor: Option<f64>,
 }
 
@@ -142,9 +144,9 @@ pub enum Lateness {
     },
     /// The rank is this number of steps behind the other ranks.
     Behind(u64),
-    /// The rank computes while the other ranks wait; without steps, this is only a guess.
+    /// The rank computes while the other ranks wait, which is only a guess.
     Guess {
-        /// Processor time as a share of a core.
+        /// Share of the time in which the rank ran, or was ready to run.
         processor: f64,
         /// Maximum of the other ranks.
         others: f64,
@@ -161,8 +163,8 @@ impl fmt::Display for Lateness {
             Self::Behind(steps) => write!(formatter, "it is {steps} steps behind them"),
             Self::Guess { processor, others } => write!(
                 formatter,
-                "it uses {:.0} % of a core, and every other rank at most {:.0} % (a guess, because \
-                 the script reports no steps)",
+                "it computes {:.0} % of the time, and every other rank at most {:.0} % (a guess, \
+                 because the script reports no steps)",
                 processor * 100.0,
                 others * 100.0
             ),
@@ -322,7 +324,7 @@ impl StragglerWatch {
     }
 }
 
-/// Steps that at least half of the ranks have reported, with the time of a typical rank.
+/// Steps of at least half of the ranks, with the time of a typical rank.
 struct Compared {
     steps: BTreeMap<u64, f64>,
     /// Duration of a step, if it is known.
@@ -514,7 +516,7 @@ mod tests {
             (
                 "jitter",
                 4,
-                |rank, step| ((step * 7 + u64::from(rank) * 3) % 10) as f64 * 0.03,
+                |rank, step| count((step * 7 + u64::from(rank) * 3) % 10) * 0.03,
                 &[],
             ),
             ("one rank", 1, |_, _| 0.0, &[]),

@@ -124,7 +124,8 @@ impl Peers {
         }
     }
 
-    /// Returns the comparison if all nodes hang; `Some(None)` if a node does not detect hangs.
+    /// Returns the comparison once all nodes hang.
+    /// `Some(None)` if a node does not detect hangs.
     fn look(
         &self,
         store: &dyn Store,

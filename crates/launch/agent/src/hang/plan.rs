@@ -17,7 +17,7 @@ pub struct HangPlan {
     pub heartbeat: Option<HeartbeatPlan>,
     /// Limit on the time without progress of all workers; `None` = no check.
     pub progress: Option<Duration>,
-    /// Time for which a rank must be slower than the others to be reported; `None` = no check.
+    /// Time for which a reported rank has been slow; `None` = no check.
     /// Compares the heartbeats of the phase `step`, and therefore needs [`HangPlan::heartbeat`].
     pub stragglers: Option<Duration>,
     /// Action after a missed heartbeat, or if the group makes no progress.

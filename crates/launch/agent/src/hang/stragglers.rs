@@ -15,13 +15,13 @@ use tokio::time::sleep_until;
 use super::exchange::{Link, LinkEvent, Peers};
 use crate::clock::{Clock, or_forever};
 use crate::host;
-use crate::process_stat::ProcessStat;
+use crate::process_stat::{ProcessStat, runnable};
 use crate::worker::WorkerIdentity;
 
 /// Event of the watch.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// It is time for the next comparison.
+    /// The next comparison is due.
     Due,
     Link(Option<LinkEvent>),
 }
@@ -119,7 +119,9 @@ impl Stragglers {
         let mut used = BTreeMap::new();
         let samples = running.iter().filter_map(|worker| {
             let steps = steps.get(&worker.local_rank)?;
+            // On a busy machine, a worker that computes waits for a processor.
             let cpu = ProcessStat::of(worker.pid)?.cpu;
+            let cpu = runnable(worker.pid).map_or(cpu, |runnable| runnable.max(cpu));
             used.insert(worker.pid, (now, cpu));
             let share = self.used.get(&worker.pid).map(|(then, before)| {
                 let took = now.since(*then).as_secs_f64().max(1e-3);

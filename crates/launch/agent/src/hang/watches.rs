@@ -221,8 +221,8 @@ impl Watches {
             SplitLine::Whole(text) => text,
             SplitLine::TooLong => &[],
         };
-        let clock = clock_gettime(ClockId::Monotonic);
-        let clock = clock.tv_sec as f64 + clock.tv_nsec as f64 / 1e9;
+        let clock = Duration::try_from(clock_gettime(ClockId::Monotonic));
+        let clock = clock.unwrap_or_default().as_secs_f64();
         let silent = self.heartbeats.beat(now.mono, clock, local_rank, text)?;
         Some(format!(
             "worker with local rank {local_rank} sends heartbeats again after {:.1} s of silence",

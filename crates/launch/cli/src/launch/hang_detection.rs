@@ -92,7 +92,7 @@ impl HangArgs {
     fn heartbeat(&self, context: &Context<'_>) -> Result<Option<HeartbeatPlan>, Refusal> {
         let text = self.heartbeat_timeout.as_deref().unwrap_or_default();
         let limits = match text {
-            "" if self.stragglers == 0.0 => return Ok(None),
+            "" if self.stragglers <= 0.0 => return Ok(None),
             "" => HeartbeatLimits::default(),
             text => HeartbeatLimits::parse(text)
                 .map_err(|problem| Refusal::argument("--heartbeat-timeout", &problem))?,
