@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   failed ─detect─► failure_detected ─stop─► rendezvous_started
-//!          ─rendezvous─► rendezvous_completed ─start─► worker_start_completed ─first step─► (a heartbeat names a step)
+//!          ─rendezvous─► rendezvous_completed ─start─► worker_start_completed
+//!          ─first step─► (a heartbeat names a step)
 //! ```
 //!
 //! The names of the times are those of NVIDIA's resiliency extension (`ProfilingEvent`).

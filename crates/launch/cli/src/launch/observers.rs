@@ -48,6 +48,14 @@ pub(crate) struct ObserveArgs {
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
+    /// Send the spans of each restart to this OTLP collector.
+    ///
+    /// The URL is that of an OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`; rdzv appends
+    /// `/v1/traces` and sends JSON. The spans are those of docs/goodput.md.
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+
     /// Give every worker a socket for its control plane.
     ///
     /// Sets TORCH_WORKER_SERVER_SOCKET to a separate path for each worker. Workers that use
@@ -67,6 +75,9 @@ pub(crate) struct Observers {
     pub(crate) events_file: Option<PathBuf>,
     /// Address of `--status-addr`.
     pub(crate) status: Option<Endpoint>,
+    /// URL of `--otlp`.
+    #[cfg(feature = "otlp")]
+    pub(crate) otlp: Option<String>,
     /// Port that serves only health, on all addresses.
     pub(crate) health_port: Option<u16>,
     /// Directory of temporary files, if workers get sockets (`--worker-server`).
@@ -104,6 +115,8 @@ impl ObserveArgs {
             handler: handler.to_owned(),
             events_file: events_file.map(|path| context.absolute(path)),
             status: self.status_addr.as_deref().map(address).transpose()?,
+            #[cfg(feature = "otlp")]
+            otlp: self.otlp.clone(),
             health_port: context
                 .environment
                 .text(TORCHELASTIC_HEALTH_CHECK_PORT)

@@ -111,6 +111,11 @@ pub(crate) fn open(
             file.map_err(|error| refused(&format!("--events-file {}", path.display()), &error))?,
         );
     }
+    #[cfg(feature = "otlp")]
+    if let Some(url) = &observers.otlp {
+        let spans = super::otlp::OtlpSpans::start(url, &facts);
+        sinks.add(spans.map_err(|error| refused(&format!("--otlp {url}"), &error))?);
+    }
     if let Some(view) = view {
         sinks.add(StatusRow::new(view.clone(), plan));
     }

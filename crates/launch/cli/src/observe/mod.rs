@@ -10,12 +10,15 @@
 //! | `status_server` | health, metrics and status over HTTP |
 //! | `status_row` | the state of the run on a terminal |
 //! | `hooks` | commands that run at a restart and after a failure |
+//! | `otlp` | the restarts as spans of OpenTelemetry |
 //! | `prometheus`, `group_metrics` | the metrics of the run and of the coordinator's group |
 
 pub(crate) mod event_sinks;
 pub(crate) mod group_metrics;
 pub(crate) mod hooks;
 pub(crate) mod log;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod prometheus;
 mod status_row;
 pub(crate) mod status_server;

@@ -10,7 +10,8 @@ use crate::observe::ledger::seconds_of;
 
 /// Worker that logs the beginning of each step.
 ///
-/// It has a checkpoint every four steps. With `DIES`, it kills itself in each of its first three attempts.
+/// It has a checkpoint every four steps. With `DIES`, it kills itself in each of its first three
+/// attempts.
 const WORKER: &str = r#"
 i=0; [ -f checkpoint ] && i=$(cat checkpoint)
 echo "$(date +%s.%N) init" >> steps

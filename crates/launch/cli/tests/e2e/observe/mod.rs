@@ -3,5 +3,7 @@
 mod events;
 mod hooks;
 pub(crate) mod ledger;
+#[cfg(feature = "otlp")]
+mod otlp;
 pub(crate) mod server;
 mod views;
