@@ -372,7 +372,7 @@ fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
 
 /// S-3: a spare never displaces a node of the last round that joins in time.
 #[test]
-fn a_spare_makes_room_for_a_restarted_agent() {
+fn a_restarted_agent_comes_before_a_spare() {
     let mut world = round_from_1(World::restartable(3, 3), 3);
     world.join(4);
     world.lose(1);
