@@ -23,8 +23,8 @@
 //!   Default: up to 5.
 //! * `node_timeout` (3 s): time for which a machine may be silent, according to its kernel; see
 //!   [`rdzv_rendezvous_proto::silence`].
-//! * `rank_order` (`sticky`): with `sticky`, nodes keep their ranks in the next round; with `sorted`,
-//!   every round sorts its nodes, as with torchrun.
+//! * `rank_order` (`sticky`): with `sticky`, nodes keep their ranks in the next round. With
+//!   `sorted`, every round sorts its nodes, as with torchrun.
 //! * `fence` (`auto`): `auto` or `off`. With `auto`, a node without a majority of three voters
 //!   suspends its workers.
 //! * `fence_kill` (60 s): time after which suspended workers are killed.
