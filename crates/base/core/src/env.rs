@@ -54,7 +54,7 @@ variables! {
     /// It grows with every restart and every change of membership, while each node counts only its
     /// own restarts. Static rendezvous has one round. Not in torchrun.
     RDZV_ROUND;
-    /// Worker: ranks of workers on nodes that were not in the last round, comma separated.
+    /// Worker: ranks on nodes that were not in the last round, comma separated.
     /// Empty in the first round, in static rendezvous, with etcd, in a round with an agent of
     /// torchrun, and if more than 4,096 ranks are new. Not in torchrun.
     RDZV_REPLACED;

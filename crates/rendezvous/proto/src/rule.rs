@@ -59,8 +59,8 @@ pub enum Rule {
     RanksStick,
     /// A spare joins when the round is no longer full.
     SparesStepIn,
-    /// A spare makes room for a node of the last round.
-    SparesMakeRoom,
+    /// Nodes of the last round come before spares.
+    FormerComeFirst,
     /// The only voter announces nothing unrecorded, even while it ends.
     LastVoterRecords,
 }

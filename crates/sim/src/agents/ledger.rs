@@ -25,7 +25,9 @@ pub struct Ledger {
     pub(super) pending: BTreeMap<u32, NodeDesc>,
     /// Connections of agents that the coordinator knows.
     known: BTreeSet<u32>,
-    /// `true` if the coordinator knew no agent since the last round, so it has forgotten the ranks.
+    /// `true` if the coordinator has known no agent since the last round.
+    ///
+    /// It has forgotten the ranks then.
     has_lost_all: bool,
     /// Number of participants, by round.
     sizes: BTreeMap<u64, u32>,

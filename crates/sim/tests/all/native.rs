@@ -53,7 +53,7 @@ fn a_thousand_agents_meet_with_two_operations_each() {
 }
 
 /// Rules about spares and ranks.
-const RULES: [Rule; 3] = [Rule::RanksStick, Rule::SparesStepIn, Rule::SparesMakeRoom];
+const RULES: [Rule; 3] = [Rule::RanksStick, Rule::SparesStepIn, Rule::FormerComeFirst];
 
 #[test]
 fn every_broken_rule_is_noticed() {

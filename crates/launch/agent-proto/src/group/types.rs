@@ -26,7 +26,9 @@ pub struct Round {
     pub group_rank: GroupRank,
     /// Number of participating agents.
     pub group_world_size: u32,
-    /// Ranks of workers whose node was not in the last round; empty in the first one.
+    /// Ranks of workers whose node was not in the last round.
+    ///
+    /// Empty in the first round.
     pub replaced: Vec<u32>,
     /// Address of the workers' store.
     pub master: Master,

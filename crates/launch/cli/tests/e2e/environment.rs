@@ -55,18 +55,19 @@ fn every_variable_of_the_contract_is_set() {
         ),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         ("RDZV_ROUND", "0"),
+        ("RDZV_REPLACED", ""),
     ] {
         assert_eq!(value(name), expected, "{name}");
     }
     assert!(value("TORCHELASTIC_ERROR_FILE").ends_with("/attempt_0/0/error.json"));
     assert!(value("TORCHELASTIC_ERROR_FILE").starts_with('/'));
     assert_ne!(value("MASTER_PORT"), "0");
-    // The two variables are the round and the marker of the test.
+    // The variables are the round, the replaced ranks, and the marker of the test.
     let ours = ended
         .stdout
         .lines()
         .filter(|line| line.starts_with("RDZV_"));
-    assert_eq!(ours.count(), 2, "{}", ended.stdout);
+    assert_eq!(ours.count(), 3, "{}", ended.stdout);
 }
 
 // SCN-A2

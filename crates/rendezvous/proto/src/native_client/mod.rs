@@ -184,7 +184,9 @@ pub struct FormedRound {
     pub world_size: u32,
     /// Ranks of the agent's workers, if all agents are native.
     pub assignment: Option<Assignment>,
-    /// Ranks of workers whose node was not in the last round; empty in the first one.
+    /// Ranks of workers whose node was not in the last round.
+    ///
+    /// Empty in the first round.
     pub replaced: Vec<u32>,
     /// Host of the workers' store.
     pub master_addr: String,

@@ -277,7 +277,7 @@ fn leaving_is_answered_and_announced() {
     assert_eq!(world.formed(0), (1, 0, 1));
 }
 
-/// Returns the rank of an agent in its new round, and the ranks that are replaced.
+/// Returns the rank of an agent in its new round, and the replaced ranks.
 fn placed(world: &mut World, number: u32) -> (u32, Vec<u32>) {
     match &world.take(number)[..] {
         [.., Event::Formed { rank, replaced, .. }] => (*rank, replaced.clone()),
@@ -285,7 +285,7 @@ fn placed(world: &mut World, number: u32) -> (u32, Vec<u32>) {
     }
 }
 
-/// Returns a complete round of agents 1, 2, … with the ranks 0, 1, …
+/// Returns a complete round of agents from 1, with the ranks from 0.
 fn round_from_1(mut world: World, count: u32) -> World {
     for number in 1..=count {
         world.join(number);
@@ -353,7 +353,7 @@ fn an_agent_that_sorts_has_the_ranks_sorted() {
     }
 }
 
-/// A restarted agent is the same node, even if the coordinator already counts it as lost.
+/// A restarted agent is the same node, even if it already counts as lost.
 #[test]
 fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
     let mut world = round_from_1(World::restartable(3, 3), 3);
@@ -372,7 +372,7 @@ fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
 
 /// S-3: a spare never displaces a node of the last round that joins in time.
 #[test]
-fn a_spare_makes_room_for_a_restarted_agent() {
+fn a_restarted_agent_comes_before_a_spare() {
     let mut world = round_from_1(World::restartable(3, 3), 3);
     world.join(4);
     world.lose(1);

@@ -16,7 +16,7 @@ fn node(point: &RendezvousPoint, gate: &Gate, more: &[&str]) -> Running {
     point.node(&flags, &script).start()
 }
 
-/// Starts the four nodes of a job, and returns them in the order of their ranks.
+/// Starts the four nodes of a job; returns them in the order of their ranks.
 fn four_nodes(point: &RendezvousPoint, gate: &Gate, more: &[&str]) -> Vec<Running> {
     let mut nodes: Vec<_> = (0..4).map(|_| node(point, gate, more)).collect();
     await_each(&nodes, "round 0 replaced .\n", 1);

@@ -25,8 +25,8 @@
 //!   [`rdzv_rendezvous_proto::silence`].
 //! * `fence` (`auto`): `auto` or `off`. With `auto` and three or more voters, a node suspends its
 //!   workers while no majority of the voters confirms its lease.
-//! * `rank_order` (`sticky`): with `sticky`, nodes keep their ranks in the next round; with `sorted`,
-//!   every round sorts its nodes, as with torchrun.
+//! * `rank_order` (`sticky`): with `sticky`, nodes keep their ranks in the next round. With
+//!   `sorted`, every round sorts its nodes, as with torchrun.
 //! * `fence_kill` (60 s): time after which suspended workers are killed.
 //! * `recover` (`false`): `true` if this node may replace a store that may still be running.
 //!

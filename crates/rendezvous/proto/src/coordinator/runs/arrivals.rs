@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | any | forms, and has room | the participants |
 //! | any | forms, and the room is for expected nodes | the spare nodes |
-//! | of the last round | forms, is full, with a new native node | the participants, for the new node |
 //! | any | is complete, below `max_nodes` | the wait list |
 //! | any | is complete, at `max_nodes` | the spare nodes |
 //!
@@ -14,7 +13,7 @@
 
 use super::round::Round;
 use super::{Effect, Run};
-use crate::{NodeDesc, Rule};
+use crate::NodeDesc;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
@@ -106,23 +105,6 @@ impl Run {
         } else {
             nodes.waiting.remove(node);
             nodes.surplus.insert(node.clone());
-            self.make_room(node);
-        }
-    }
-
-    /// Gives a spare node of the last round the place of a native participant that is new.
-    fn make_room(&mut self, node: &NodeDesc) {
-        if !self.former.contains_key(node) || !self.origin.rules.has(Rule::SparesMakeRoom) {
-            return;
-        }
-        let nodes = &mut self.nodes;
-        let is_new =
-            |it: &&NodeDesc| !self.former.contains_key(*it) && self.agents.contains_key(*it);
-        if let Some(new) = nodes.participants.keys().rev().find(is_new).cloned() {
-            nodes.participants.remove(&new);
-            nodes.surplus.insert(new);
-            nodes.surplus.remove(node);
-            nodes.participants.insert(node.clone(), 0);
         }
     }
 

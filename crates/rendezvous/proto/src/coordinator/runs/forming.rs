@@ -100,12 +100,14 @@ impl Run {
     fn promote(&mut self, now: Now) {
         let waiting = self.nodes.waiting.iter().cloned();
         let joining = waiting.filter(|node| self.is_joining(node));
-        let (former, new): (Vec<_>, Vec<_>) =
-            joining.partition(|node| self.former.contains_key(node));
+        let is_sorted = !self.origin.rules.has(Rule::FormerComeFirst);
+        let is_former = |node: &NodeDesc| is_sorted || self.former.contains_key(node);
+        let (former, new): (Vec<_>, Vec<_>) = joining.partition(is_former);
         for node in former.iter().chain(&new) {
             self.admit(now, node);
         }
-        while self.taken() < self.settings.max_nodes as usize {
+        let steps_in = self.origin.rules.has(Rule::SparesStepIn);
+        while steps_in && self.taken() < self.settings.max_nodes as usize {
             let mut surplus = self.nodes.surplus.iter();
             let Some(node) = surplus.find(|node| self.is_joining(node)).cloned() else {
                 return;
