@@ -1,8 +1,9 @@
-"""Restarts with and without `--preload torch`: `python preload.py RDZV`, with the Python of the workers.
+"""Measures restarts with and without `--preload torch`.
 
-Four workers form a gloo group; then rank 0 kills itself. For each restart, the script prints the time from the kill to
-the first line of the last worker's script, and from the first line of a script to the end of `init_process_group`.
-It also prints the memory of the last workers and of the processes of the fork server.
+Usage: `python preload.py RDZV`, with the Python of the workers. Four workers form a gloo group; then
+rank 0 kills itself. The script prints two times for the restarts: from the kill to the first line of
+the last worker's script, and from the first line of a script to the end of `init_process_group`. It
+also prints the memory of the last workers and of the processes of the fork server.
 """
 
 import json
@@ -64,7 +65,13 @@ def measure(program, flags):
             program, "run", "--nproc-per-node", str(WORKERS), "--max-restarts", str(RESTARTS), "-r", "3",
             "--log-dir", str(folder / "logs"), *flags, "worker.py",
         ]  # fmt: skip
-        environment = {**os.environ, "NOTES": name, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO", "PYTHON_EXEC": sys.executable}
+        environment = {
+            **os.environ,
+            "NOTES": name,
+            "OMP_NUM_THREADS": "1",
+            "LOGLEVEL": "INFO",
+            "PYTHON_EXEC": sys.executable,
+        }
         with (folder / "log").open("w") as log:
             run = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         while flags and "the fork server has imported" not in (folder / "log").read_text() and run.poll() is None:

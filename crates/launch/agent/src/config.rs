@@ -30,9 +30,9 @@ pub use rdzv_agent_proto::group::{GroupIdentity, PreemptionPlan, RestartOptions,
 pub struct AgentConfig {
     /// Command that each worker executes.
     pub entrypoint: Entrypoint,
-    /// Python modules that are imported once, in a process that then forks the workers.
-    /// For entry points that Python runs. A worker of an empty list executes its program, which is
-    /// the default. So does a worker for which that process is not ready.
+    /// Python modules that one process imports, which then forks the workers.
+    /// For entry points that Python runs. Workers that start before the imports are finished
+    /// execute their program. So do all workers if the list is empty, which is the default.
     pub preload: Vec<String>,
     /// Environment of the workers, without the variables of their ranks.
     /// The default is empty.

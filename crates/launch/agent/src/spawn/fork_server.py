@@ -104,8 +104,8 @@ def await_request():
     middle = os.getpid()
     waits, taken = os.pipe()
     if os.fork():
-        # When the pipe is closed, this process exits, and the worker becomes a child of the agent. As
-        # another program it has little memory to free, and so exits several times sooner.
+        # When the pipe is closed, this process exits, and the worker becomes a child of the agent.
+        # As another program, this process has little memory to free, and exits sooner.
         os.dup2(waits, 0)
         with contextlib.suppress(OSError):
             os.execv("/bin/sh", ["sh", "-c", "read _"])

@@ -1,4 +1,4 @@
-//! Fork server: a process that has imported the workers' modules, and forks workers (`--preload`).
+//! Process that has imported the modules of `--preload`, and forks workers.
 //!
 //! ```text
 //!   agent ── modules ──► fork server           imports the modules, for seconds
@@ -97,7 +97,8 @@ impl ForkServer {
         self.update();
     }
 
-    /// Receives the messages of the server. A server that reports an error or exits is removed.
+    /// Receives the messages of the server.
+    /// Removes a server that reports an error or has exited.
     fn update(&mut self) {
         let Some(running) = &mut self.0 else {
             return;

@@ -36,7 +36,7 @@ pub(crate) struct Spawned {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Returns the environment of the workers, without the variables of their ranks.
+/// Returns the environment of the workers, without their ranks.
 fn environment_of_workers(launch: &AgentConfig) -> BTreeMap<OsString, OsString> {
     let mut environment = launch.environment.clone();
     for absent in [

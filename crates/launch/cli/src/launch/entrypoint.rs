@@ -146,7 +146,7 @@ impl CommandArgs {
     }
 }
 
-/// Returns the modules that a fork server imports, from the text of `--preload`.
+/// Returns the modules of `--preload`, which a fork server imports.
 pub(super) fn preload(
     text: Option<&str>,
     interpreter: Option<&Interpreter>,
