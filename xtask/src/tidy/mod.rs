@@ -116,7 +116,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         page.map_or("", |document| document.text.as_str())
     };
     let measured = text_of("docs/benchmarks.md");
-    findings.extend(docs::figures("README.md", text_of("README.md"), measured));
+    for page in ["README.md", "docs/comparison.md"] {
+        findings.extend(docs::figures(page, text_of(page), measured));
+    }
     findings.extend(docs::rules(&documents, &sources));
     let texts = [sources, documents].concat();
     findings.extend(style::check(&texts, lower)?);
