@@ -1,4 +1,4 @@
-"""Tests of the tutorials: each page is followed from its first block to its last one.
+"""Tests of the tutorials: runs each page from its first to its last block.
 
 A block of Python with a comment such as `# train.py` in its first line is saved as this file. In a
 `console` block, a line that begins with `$ ` is a command, and the lines after it are lines of its

@@ -55,7 +55,7 @@ impl RestartBudget {
         self.forfeited.get_or_insert(reason);
     }
 
-    /// Returns the reason why the restarts that were left have been forfeited, if they have.
+    /// Returns the reason why the remaining restarts are forfeited, if they are.
     pub fn forfeited(self) -> Option<Finality> {
         self.forfeited
     }

@@ -159,7 +159,7 @@ pub enum GroupInput {
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
-        /// The reason why the group forfeits the remaining restarts; `None` if it may restart.
+        /// Reason to forfeit the remaining restarts; `None` if it may restart.
         is_final: Option<Finality>,
     },
     /// A round is superseded.
