@@ -1,4 +1,4 @@
-"""Tests of `rdzv run --preload`, which forks workers instead of executing them."""
+"""Tests of `rdzv run --preload`, which forks workers."""
 
 import contextlib
 import importlib.util
@@ -19,8 +19,8 @@ LIMIT_SECONDS = 240
 READY = "the fork server has imported the modules"
 REFUSED = "--preload has no effect"
 
-# Start of each script. The workers of the first attempt are executed. They fail once the fork server
-# is ready, so the workers of the second attempt are forked.
+# Start of each script. The workers of the first attempt are executed. They fail once the fork
+# server is ready, so the workers of the second attempt are forked.
 HEAD = """\
 import os, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -317,10 +317,10 @@ class Run:
         return {}
 
     def await_text(self, text):
-        self.wait_until(lambda: text in self.log.read_text() or self.process.poll() is not None, text)
+        self.wait_for(lambda: text in self.log.read_text() or self.process.poll() is not None, text)
         assert text in self.log.read_text(), self.log.read_text()
 
-    def wait_until(self, holds, what):
+    def wait_for(self, holds, what):
         end = time.monotonic() + LIMIT_SECONDS
         while not holds():
             assert time.monotonic() < end, f"{what}: {self.log.read_text()}"
@@ -465,7 +465,7 @@ def restarting(folder, restarts):
 @pytest.mark.accident(rounds=5)
 def test_no_worker_depends_on_the_fork_server(tmp_path, accident_round):
     run = restarting(tmp_path, 10)
-    run.wait_until((tmp_path / "ran").exists, "first restart")
+    run.wait_for((tmp_path / "ran").exists, "first restart")
     time.sleep(random.uniform(0, 0.6))
     # The run may have ended.
     with contextlib.suppress(ProcessLookupError):
@@ -483,10 +483,10 @@ def test_no_worker_depends_on_the_fork_server(tmp_path, accident_round):
 @pytest.mark.accident(rounds=10)
 def test_a_killed_agent_leaves_no_forked_process(tmp_path, accident_round):
     run = restarting(tmp_path, 1000)
-    run.wait_until((tmp_path / "ran").exists, "first restart")
+    run.wait_for((tmp_path / "ran").exists, "first restart")
     agent = run.agent()
     time.sleep(random.uniform(0, 0.3))
     os.kill(agent, signal.SIGKILL)
     run.ended()
-    run.wait_until(lambda: run.marked() == {}, "leftovers")
+    run.wait_for(lambda: run.marked() == {}, "leftovers")
     assert "True" in (tmp_path / "ran").read_text()
