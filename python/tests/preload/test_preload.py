@@ -1,10 +1,4 @@
-<<<<<<< HEAD
-"""Tests of `rdzv run --preload`, which forks the workers."""
-||||||| 2823718c
-"""Tests of `rdzv run --preload`, which forks workers instead of executing them."""
-=======
 """Tests of `rdzv run --preload`, which forks workers."""
->>>>>>> 806faffb7a9257d75ffc7029c7208db5b13df7f2
 
 import contextlib
 import importlib.util
