@@ -332,7 +332,7 @@ def resilient(
                 control.leave()
                 return result
             except Regroup:
-                control.leave()
+                _leave(control)
             except Exception as raised:
                 error = raised
                 _leave(control)

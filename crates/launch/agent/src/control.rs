@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdzv_agent_proto::group::GroupInput;
 use rdzv_core::rank::LocalRank;
@@ -17,8 +18,12 @@ use tokio::net::UnixListener;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
+use tokio::time::sleep;
 
 use crate::private_directory;
+
+/// Pause after a failed `accept`.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Message of a worker; unknown fields are ignored.
 #[derive(Debug, Deserialize)]
@@ -54,7 +59,12 @@ impl Control {
         let listener = UnixListener::bind(&path)?;
         let (sender, events) = unbounded_channel();
         spawn_local(async move {
-            while let Ok((stream, _)) = listener.accept().await {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    // The process has too many open files, for example.
+                    sleep(ACCEPT_AGAIN).await;
+                    continue;
+                };
                 let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
                 let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) else {
                     continue;

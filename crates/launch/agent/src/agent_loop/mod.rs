@@ -351,6 +351,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             } => self.assigned(&workers, round, restart_count),
             GroupOutput::Start(request) => self.start(request),
             GroupOutput::Go(request) => {
+                // The port of the workers' store is free for a worker that serves it itself.
+                drop(self.rendezvous.release_port(&request.ranks));
                 self.supervisor.go(request);
                 if self.fence.is_closed() {
                     self.supervisor.suspend();

@@ -34,7 +34,7 @@ const COMPARISON: &str = "rdzv/hang/comparison";
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit of one wait for a request; the agent then waits again.
-const WAIT: Duration = Duration::from_secs(3600);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// Nodes of a round, and the store that their agents share.
 #[derive(Debug, Clone)]
@@ -208,6 +208,7 @@ impl Peers {
         let (ask, own) = (self.own_key("slow/ask"), self.own_key("slow"));
         loop {
             match store.wait(&[&ask], Some(WAIT)) {
+                Err(StoreError::WaitTimeout { .. }) if sender.is_closed() => return Ok(()),
                 Err(StoreError::WaitTimeout { .. }) => continue,
                 waited => waited?,
             }

@@ -1,6 +1,7 @@
 //! Reaction to the watches: inspection, report, and stop of workers.
 
 use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
+use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch};
 use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
 use rdzv_agent_proto::hang::straggler::StragglerChange;
@@ -12,6 +13,7 @@ use tracing::{error, info, warn};
 
 use super::exchange::{Comparing, Peers};
 use super::inspect::{self, Inspection};
+use super::pipes::Source;
 use super::report::resumed;
 use super::stragglers::Stragglers;
 use super::watches::{HangEvent, Trouble, Watches};
@@ -112,6 +114,18 @@ impl HangMonitor {
         }
     }
 
+    /// Returns the lines that workers have written until now.
+    pub(crate) fn unread(&mut self) -> Vec<(Source, SplitLine)> {
+        self.watches.unread()
+    }
+
+    /// Handles lines that workers wrote.
+    pub(crate) fn read(&mut self, now: Now, lines: &[(Source, SplitLine)]) {
+        for remark in self.watches.read(now, lines) {
+            warn!("{remark}");
+        }
+    }
+
     /// Returns the event about an action of the watchdog, if it is on.
     pub(crate) fn watchdog(
         &self,
@@ -166,11 +180,8 @@ impl HangMonitor {
         healthy: bool,
     ) -> Vec<HangOutput> {
         match event {
-            HangEvent::Lines(lines) => {
-                for remark in self.watches.read(now, lines) {
-                    warn!("{remark}");
-                }
-            }
+            // The caller has read them.
+            HangEvent::Lines(_) => {}
             HangEvent::Broken(error) => {
                 error!("cannot read the workers' pipes any longer: {error}");
                 self.watches.close();
@@ -197,9 +208,6 @@ impl HangMonitor {
                 let Some(stragglers) = &mut self.stragglers else {
                     return Vec::new();
                 };
-                for remark in self.watches.read_all(now) {
-                    warn!("{remark}");
-                }
                 let beats = &self.watches.heartbeats;
                 let changes = stragglers.handle(now.mono, look, beats, &running());
                 changes
@@ -282,10 +290,6 @@ impl HangMonitor {
         running: impl FnOnce() -> Vec<WorkerIdentity>,
     ) -> Vec<HangOutput> {
         let mut outputs = Vec::new();
-        // Lines that workers wrote before the deadline still count.
-        for remark in self.watches.read_all(now) {
-            warn!("{remark}");
-        }
         for (expiry, worker) in self.watches.expired(now) {
             for timer in &expiry.examined {
                 outputs.extend(self.watchdog(WatchdogAction::TimerExpired, Some(timer)));

@@ -188,20 +188,18 @@ impl Watches {
         self.heartbeats = Heartbeats::default();
     }
 
-    /// Reads all lines that workers have written until now.
-    /// Returns the remarks to log.
-    pub(super) fn read_all(&mut self, now: Now) -> Vec<String> {
-        let lines = self.pipes.as_mut().map_or_else(Vec::new, Pipes::take_all);
-        self.read(now, lines)
+    /// Returns the lines that workers have written until now.
+    pub(super) fn unread(&mut self) -> Vec<(Source, SplitLine)> {
+        self.pipes.as_mut().map_or_else(Vec::new, Pipes::take_all)
     }
 
     /// Handles lines that workers wrote; returns the remarks to log.
-    pub(super) fn read(&mut self, now: Now, lines: Vec<(Source, SplitLine)>) -> Vec<String> {
+    pub(super) fn read(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<String> {
         let mut remarks = Vec::new();
         for (source, line) in lines {
             let remark = match source {
-                Source::Heartbeat(local_rank) => self.beat(now, local_rank, &line),
-                Source::Watchdog => self.request(now, &line).err().and_then(|problem| {
+                Source::Heartbeat(local_rank) => self.beat(now, *local_rank, line),
+                Source::Watchdog => self.request(now, line).err().and_then(|problem| {
                     self.complaints = self.complaints.saturating_add(1);
                     let further = match self.complaints {
                         ..MOST_COMPLAINTS => "",

@@ -6,6 +6,7 @@ mod steps;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::mem::take;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -263,7 +264,8 @@ impl ProcessSupervisor {
     }
 
     fn exited(&mut self, now: Now, ends: Vec<(LocalRank, Exit)>) -> Vec<WorkerEvent> {
-        let mut events = Vec::new();
+        let lines = self.hang.unread();
+        let mut events = self.beats(now, &lines);
         let mut exits = Vec::new();
         for (local_rank, exit) in ends {
             self.hang.ended(now.mono, local_rank);
@@ -463,7 +465,7 @@ impl Supervisor for ProcessSupervisor {
 
     fn forget(&mut self) {
         // Workers that recover in their processes are still running.
-        self.workers.retain(|rank, _| self.exits.is_running(*rank));
+        self.workers.retain(|rank, _| self.exits.is_watched(*rank));
         if self.workers.is_empty() {
             self.hang.clear();
         }
@@ -572,11 +574,14 @@ impl Supervisor for ProcessSupervisor {
                 // An exited fork server hides other exited children, as a worker does.
                 Wakeup::Orphans | Wakeup::ForkServer => self.collect_orphans(),
                 Wakeup::Control(input) => vec![input.into()],
-                Wakeup::Hang(event) => {
-                    let mut events = match &event {
-                        HangEvent::Lines(lines) => self.beats(now, lines),
+                Wakeup::Hang(mut event) => {
+                    let lines = match &mut event {
+                        HangEvent::Lines(lines) => take(lines),
+                        // Lines that workers wrote before a deadline still count.
+                        HangEvent::Due | HangEvent::Stragglers(_) => self.hang.unread(),
                         _ => Vec::new(),
                     };
+                    let mut events = self.beats(now, &lines);
                     let (workers, exits) = (&self.workers, &self.exits);
                     let running = || {
                         running(workers, exits)

@@ -13,8 +13,9 @@ use crate::hang::Source;
 use crate::supervisor::WorkerEvent;
 
 impl ProcessSupervisor {
-    /// Returns the events that follow from the heartbeats of workers.
+    /// Handles lines of workers; returns the events that follow from heartbeats.
     pub(super) fn beats(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<WorkerEvent> {
+        self.hang.read(now, lines);
         let (mut events, most) = (Vec::new(), self.steps.most());
         for (source, line) in lines {
             let Source::Heartbeat(local_rank) = source else {

@@ -27,6 +27,7 @@ use rdzv_agent_proto::group::environment;
 use rdzv_core::rank::LocalRank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recv, send, sendmsg, socketpair,
@@ -166,9 +167,9 @@ impl Running {
         let mut buffer = [0; 4096];
         loop {
             match recv(&self.channel, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => return Ok(()),
                 // The server had not read all messages.
-                Err(rustix::io::Errno::CONNRESET) | Ok((0, _)) => {
+                Err(Errno::CONNRESET) | Ok((0, _)) => {
                     return Err(io::Error::other("the fork server has exited"));
                 }
                 Ok((length, _)) if buffer[..length] == *READY => {
@@ -205,7 +206,7 @@ impl Running {
         send_request(self.channel.get_ref().as_fd(), &descriptors)?;
         drop(theirs);
         let pid = receive_pid(answer.as_fd())?;
-        let not_ours = |error: rustix::io::Errno| {
+        let not_ours = |error: Errno| {
             let pid = pid.as_raw_nonzero();
             io::Error::other(format!(
                 "process {pid} is not a child of the agent: {error}"
@@ -258,7 +259,14 @@ fn send_request(channel: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> io::
 /// Waits for the process id of a worker that has prepared itself.
 fn receive_pid(answer: BorrowedFd<'_>) -> io::Result<Pid> {
     let mut ready = [PollFd::new(&answer, PollFlags::IN)];
-    if poll(&mut ready, Some(&FORK_WITHIN))? == 0 {
+    let events = loop {
+        match poll(&mut ready, Some(&FORK_WITHIN)) {
+            // A signal, such as SIGCHLD of another worker.
+            Err(Errno::INTR) => {}
+            events => break events?,
+        }
+    };
+    if events == 0 {
         let limit = FORK_WITHIN.tv_sec;
         return Err(io::Error::other(format!(
             "the fork server has started no worker for {limit} s"

@@ -292,7 +292,7 @@ pub(super) mod tests {
         let error = read(Path::new("x"), "{}\n", &mut records).unwrap_err();
         let text = error.to_string();
         assert!(
-            text.starts_with("x: line 1 is not an event of rdzv: "),
+            text.starts_with("cannot read x: line 1 is not an event of rdzv: "),
             "{text}"
         );
         let other = events("b", 1, 0.0).replace("\"job\"", "\"other\"");

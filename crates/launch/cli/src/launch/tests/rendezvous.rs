@@ -150,6 +150,7 @@ fn several_nodes_or_an_endpoint_make_c10d_dynamic() {
         RendezvousParameters::new("c10d", "h:7", "job", 1, 3, BTreeMap::from(options)).unwrap();
     expected.local_addr = Some("10.0.0.1".to_owned());
     expected.program = Some(Program::new("s.py", b"s.py", true));
+    expected.sorts_ranks = true;
     assert_eq!(parameters, expected);
     let one_node = dynamic(&["--rdzv-backend=c10d", "--rdzv-endpoint=h"]);
     assert_eq!((one_node.run_id.as_str(), one_node.max_nodes), ("none", 1));

@@ -67,8 +67,10 @@ impl TwoNodes {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Returns this job in the list. Other tests run jobs of the same user.
     fn ps(&self) -> Value {
-        serde_json::from_str(&self.view("ps --json")).unwrap()
+        let jobs: Vec<Value> = serde_json::from_str(&self.view("ps --json")).unwrap();
+        jobs.into_iter().filter(|job| job["id"] == "pair").collect()
     }
 
     fn sockets(&self) -> Vec<PathBuf> {
