@@ -66,7 +66,8 @@ class _Control:
                     self.changed.wait_for(lambda: not self.atomic)
                     self._interrupt()
                 elif message["type"] == "go":
-                    self.next = message
+                    # An abort of the new round can arrive before the main thread wakes up.
+                    self.next, self.aborted, self.round = message, None, message["round"]
                 elif message["type"] == "stop":
                     self.stopped = True
                 self.changed.notify_all()
@@ -114,9 +115,7 @@ class _Control:
         """Waits for the next round; None if there is none."""
         with self.changed:
             self.changed.wait_for(lambda: self.next is not None or self.stopped)
-            message, self.next, self.aborted = self.next, None, None
-            if message is not None:
-                self.round = message["round"]
+            message, self.next = self.next, None
             return message
 
 
@@ -150,6 +149,10 @@ class Job:
         self._control: "_Control | None" = None
         self._calls = 0
         self._step = -1
+        # Round, source, its steps and need of the last decision of broadcast_state.
+        self._source: "tuple[int, int, int, bool] | None" = None
+        # Number of exchanges under each name in this round.
+        self._exchanges: "dict[str, int]" = {}
         self._remake: "Callable[[Job], None] | None" = None
         # Backend and endpoint of a group that can be reconfigured, and the sockets of all groups.
         self._group: "tuple[str, str] | None" = None
@@ -161,6 +164,7 @@ class Job:
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._exchanges = {}
 
     @property
     def is_replacement(self) -> bool:
@@ -243,7 +247,7 @@ class Job:
         """Returns the values that all workers of the round pass under the same name.
 
         Args:
-            name (str): name that this round has not used yet.
+            name (str): name of the exchange. All workers exchange values in the same order.
             value (str): value of this worker.
 
         Returns:
@@ -254,7 +258,8 @@ class Job:
         import rdzv
 
         store = rdzv.worker.store()
-        keys = [f"recovery/{self.round}/{name}/{rank}" for rank in range(self.world_size)]
+        number = self._exchanges[name] = self._exchanges.get(name, 0) + 1
+        keys = [f"recovery/{self.round}/{name}/{number}/{rank}" for rank in range(self.world_size)]
         store.set(keys[self.rank], value)
         while True:
             self._control.check()

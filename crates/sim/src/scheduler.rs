@@ -118,7 +118,7 @@ pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the deadline of a machine in nanoseconds since the beginning.
+/// Returns the deadline of a machine in nanoseconds of virtual time.
 pub fn due(deadline: Option<Mono>) -> Option<u64> {
     deadline.map(|due| nanos(due.since(Mono::ZERO)))
 }

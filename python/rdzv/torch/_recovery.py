@@ -158,9 +158,13 @@ def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
     """
     if not job.kept:
         return None
-    steps = [int(step) for step in job.exchange("step", str(job._step))]
-    source = max(job.kept, key=lambda rank: steps[rank])
-    if len(set(steps)) > 1 or job.replaced:
+    if job._source is None or job._source[0] != job.round:
+        # The decision holds for every call in the round.
+        steps = [int(step) for step in job.exchange("step", str(job._step))]
+        source = max(job.kept, key=lambda rank: steps[rank])
+        job._source = (job.round, source, steps[source], len(set(steps)) > 1 or bool(job.replaced))
+    _, source, step, is_needed = job._source
+    if is_needed:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, source)
         if optimizer is not None:
@@ -168,5 +172,5 @@ def broadcast_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
             dist.broadcast_object_list(states, source)
             if job.rank != source:
                 optimizer.load_state_dict(states[0])
-    job.step(steps[source])
-    return steps[source]
+    job.step(step)
+    return step

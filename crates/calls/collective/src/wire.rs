@@ -54,7 +54,7 @@ const OFFERS_MEMORY: u16 = 1;
 const HELLO_MAGIC: [u8; 4] = *b"RZPG";
 const FRAME_MAGIC: [u8; 4] = *b"RZPF";
 
-/// Random number that only the ranks of a group know.
+/// Random number of a group; it is as secret as the store.
 pub(crate) type GroupId = [u8; 16];
 
 /// First bytes of the dialler.

@@ -156,7 +156,7 @@ impl Library {
     }
 }
 
-/// Retains the context of a device, and creates the pool of received tensors.
+/// Retains the context of a device, and creates the pool for received tensors.
 fn begin(index: u32) -> DriverResult<Device> {
     let mut device = 0;
     call!(cuDeviceGet(&raw mut device, index as c_int))?;

@@ -48,7 +48,7 @@ pub(crate) struct Shared<D: CudaDriver> {
     pub(crate) driver: D,
     pub(crate) count: u32,
     pub(crate) limits: CudaLimits,
-    /// Number that differs from that of all other processes.
+    /// Random number that identifies this process to its peers.
     pub(crate) process: u64,
     pub(crate) own: Weak<Self>,
     pub(crate) state: Mutex<State<D>>,

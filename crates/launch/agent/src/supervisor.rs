@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::{Cause, Evidence, Failure, GroupInput, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
+use rdzv_core::time::Mono;
 
 use crate::clock::Clock;
 use crate::hang::Peers;
@@ -70,7 +71,7 @@ pub(crate) trait Supervisor {
 
     /// Sends a worker the ranks and variables of the next round.
     /// Its process continues.
-    fn go(&mut self, _request: StartRequest) {}
+    fn go(&mut self, _now: Mono, _request: StartRequest) {}
 
     /// Requests that workers leave their function.
     fn abort(&mut self, _workers: &[LocalRank], _reason: &str) {}

@@ -54,7 +54,7 @@ enum Command {
     Cancel { name: String },
     /// Makes calls in one line, and some outside of it.
     Lines { to: String, calls: u64 },
-    /// Gathers a value of all members.
+    /// Gathers one value from each member.
     Gather { value: String, seconds: f64 },
     /// Sends a tensor that is on this device, and gets it back.
     Tensor { to: String, device: u32 },

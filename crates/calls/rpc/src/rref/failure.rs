@@ -1,4 +1,4 @@
-//! Conversion of failures of the reference state machine to errors.
+//! Conversion of failures of remote references to errors.
 
 use rdzv_rpc_proto::rref::ReferenceFailure;
 

@@ -233,7 +233,7 @@ pub(crate) type MethodBody = functions::MethodBody<CallContext>;
 
 pub(crate) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
 
-/// Function that shows cards of device memory to a worker.
+/// Function that introduces device memory to a worker; see `DeviceLender`.
 pub(crate) type Introduce = fn(&Arc<Core>, &Member, Vec<Bytes>);
 
 /// State of an agent, without its threads.
@@ -267,7 +267,7 @@ pub(crate) struct Core {
     pub(crate) ending: LimitedMutex<()>,
     /// Function to call after the agent was stopped through a handle.
     pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
-    /// Function that shows cards of device memory to a worker.
+    /// Function that introduces device memory to a worker; see `DeviceLender`.
     pub(crate) introduce: OnceLock<Introduce>,
     /// Next deadline of the driver, in nanoseconds of the agent's clock.
     wake_at: AtomicU64,

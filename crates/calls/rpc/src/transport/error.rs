@@ -14,7 +14,7 @@ pub enum TransportError {
     Refused {
         /// Refused peer.
         peer: String,
-        /// Reason of the refusal.
+        /// Reason for the refusal.
         reason: String,
     },
     /// The peer refuses this worker.

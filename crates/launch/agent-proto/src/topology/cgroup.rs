@@ -104,7 +104,7 @@ impl Mount {
     }
 }
 
-/// Replaces `\040` and so on by the characters that the kernel escaped.
+/// Replaces octal escapes such as `\040` with the characters.
 fn unescaped(text: &str) -> PathBuf {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();

@@ -353,7 +353,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             GroupOutput::Go(request) => {
                 // The port of the workers' store is free for a worker that serves it itself.
                 drop(self.rendezvous.release_port(&request.ranks));
-                self.supervisor.go(request);
+                self.supervisor.go(clock.now().mono, request);
                 if self.fence.is_closed() {
                     self.supervisor.suspend();
                 }

@@ -14,8 +14,9 @@ pub trait ElasticAgent {
     ///
     /// # Errors
     ///
-    /// Returns an error if the agent itself could not work. Examples: no rendezvous, a program that
-    /// cannot be started, a signal, or a role for which the agent has no workers.
+    /// Returns an error if the run failed for a reason other than its workers. Examples: no
+    /// rendezvous, a program that cannot be started, a signal, or a role for which the agent has no
+    /// workers.
     fn run(&mut self, role: &str) -> Result<RunResult, RunError>;
 
     /// Returns a copy of the current state of the workers of `role`.

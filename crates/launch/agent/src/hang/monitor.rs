@@ -91,8 +91,16 @@ impl HangMonitor {
         })
     }
 
+    /// Restarts the clocks of a worker that continues in its process.
+    pub(crate) fn continued(&mut self, now: Mono, local_rank: LocalRank) {
+        self.watches.continued(now, local_rank);
+    }
+
     /// Receives the nodes of a round.
     pub(crate) fn joined(&mut self, peers: Peers) {
+        self.troubles.clear();
+        (self.inspection, self.comparing, self.held) = (None, None, None);
+        self.spin = SpinCheck::default();
         if let Some(stragglers) = &mut self.stragglers {
             stragglers.joined(&peers);
         }

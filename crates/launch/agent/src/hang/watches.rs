@@ -133,6 +133,16 @@ impl Watches {
         }
     }
 
+    /// Restarts the clocks of a worker that continues in its process.
+    pub(super) fn continued(&mut self, now: Mono, local_rank: LocalRank) {
+        if self.running.iter().any(|(rank, _)| *rank == local_rank) {
+            self.heartbeats.started(now, local_rank);
+            if let Some(progress) = &mut self.progress {
+                progress.started(now, local_rank);
+            }
+        }
+    }
+
     pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);

@@ -17,7 +17,7 @@ use rdzv_agent_proto::group::{
     Cause, Evidence, Exit, Finality, GroupInput, StartRequest, WorkerExit,
 };
 use rdzv_core::rank::LocalRank;
-use rdzv_core::time::{Now, Wall};
+use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_core::{env, signal};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
@@ -489,7 +489,8 @@ impl Supervisor for ProcessSupervisor {
         Ok(vec![started.into(), GroupInput::Started(local_rank).into()])
     }
 
-    fn go(&mut self, request: StartRequest) {
+    fn go(&mut self, now: Mono, request: StartRequest) {
+        self.hang.continued(now, request.ranks.local_rank);
         let Some(control) = &mut self.control else {
             return;
         };

@@ -23,7 +23,8 @@ use crate::terminal::complain;
 
 /// Runs a command with a report on its stdin, and waits for its exit.
 ///
-/// The wait ends at the limit of the command. Its output goes to stderr, line by line.
+/// The wait ends at the limit of the command. The complete lines of its output go
+/// to stderr.
 pub(crate) fn run(hook: &Hook, document: &Document) {
     let flag = hook.flag;
     let problem = match run_command(hook, &document.text()) {

@@ -84,8 +84,9 @@ pub trait Extension: fmt::Debug + Send {
 
     /// `true` if the server may end, after [`Extension::ending`].
     ///
-    /// The server waits for `true`, even beyond the time that clients have. An extension that
-    /// returns `false` has a [deadline](Extension::deadline) after which it returns `true`.
+    /// While peers are connected, the server waits for `true`, even after the time limit for
+    /// clients. An extension that returns `false` has a [deadline](Extension::deadline) after which
+    /// it returns `true`.
     fn has_ended(&self) -> bool {
         true
     }

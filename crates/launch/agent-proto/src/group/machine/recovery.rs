@@ -12,7 +12,7 @@
 //! elsewhere, so the group waits for that explanation before the exception counts as a failure of
 //! this node.
 //!
-//! Invariants, cited by the tests:
+//! Invariants:
 //!
 //! * *IP-1*: a worker gets [`GroupOutput::Go`] only after it was ready for the round that it left.
 //! * *IP-2*: no two workers of one node run their function in different rounds.

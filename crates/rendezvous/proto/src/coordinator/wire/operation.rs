@@ -99,7 +99,7 @@ pub enum Operation {
     },
 }
 
-/// Message about the job that the coordinator passes on without reading it.
+/// Report about the job; the coordinator does not interpret its `message`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// `true` if a viewer is attached to the agent.

@@ -54,7 +54,7 @@ const FEW: usize = 32;
 
 /// Duration of spinning.
 /// A client that sends requests in a loop, as PyTorch's do (twice for each `get`), sends the next
-/// one within this time. Waking up a thread and its processor takes as long.
+/// one within this time. Waking up a thread and its processor takes about as long.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Number of reports taken from the kernel at a time.
