@@ -54,7 +54,8 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**os.environ, "PATH": path, "PYTHON_EXEC": sys.executable},
+            # Other tests list the jobs of this user, and must not find these.
+            env={**os.environ, "PATH": path, "PYTHON_EXEC": sys.executable, "XDG_RUNTIME_DIR": str(folder)},
             start_new_session=True,
         )
 
