@@ -200,7 +200,7 @@ impl Permits {
         None
     }
 
-    /// Runs the work, and, with its permit, the queued work.
+    /// Runs the work. If it holds a permit, then also runs queued work.
     fn work(&self, entered: Entered) {
         let mut next = Some(entered.work);
         while let Some(work) = next {

@@ -22,8 +22,8 @@ pub(super) const WELCOME: u8 = b'W';
 
 /// Connects to a worker, and waits until the connection is ready.
 ///
-/// The carrier has the transport and the reason for it. Workers of one host use a Unix socket and
-/// exchange rings over it, unless the options disable it. For other hosts, and if the socket is
+/// The carrier states which transport was selected, and why. Workers of one host use a Unix socket
+/// and exchange rings over it, unless the options disable it. For other hosts, and if the socket is
 /// disabled or cannot be reached, this uses TCP.
 ///
 /// # Errors

@@ -101,7 +101,8 @@ pub struct OfRun {
     pub rounds: u32,
     /// Position in the log that the sender has applied, or remembers.
     ///
-    /// It is the number of earlier logs, and an index; zeros if there is none.
+    /// The first number orders the logs of the cluster, the second is an index. Both are 0 if
+    /// there is none.
     pub applied: (u64, u64),
     /// `true` if the sender was a voter of that group, as far as it knows.
     pub votes: bool,
