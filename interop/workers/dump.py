@@ -5,7 +5,7 @@ import os
 import sys
 
 # Variables that differ in every run. The real launcher does not set the last one.
-NOT_OF_THE_START = ("INTEROP_LAUNCH", "DUMP", "TMPDIR", "RDZV_ROUND")
+NOT_OF_THE_START = ("INTEROP_LAUNCH", "DUMP", "TMPDIR", "RDZV_ROUND", "RDZV_REPLACED")
 
 seen = {
     "argv": sys.argv[1:],

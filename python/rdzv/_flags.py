@@ -111,10 +111,10 @@ if TYPE_CHECKING:
         """Seconds without progress that count as a hang (0 disables). Default ``0``."""
         heartbeat_timeout: _Text
         """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
-        in_process: bool | None
-        """Keep the processes of workers when another worker is lost."""
         hook_timeout: _Seconds
         """Time limit of the --on-failure and --on-restart commands, in seconds. Default ``30``."""
+        in_process: bool | None
+        """Keep the processes of workers when another worker is lost."""
         local_addr: _Text
         """Address at which other nodes reach this node."""
         local_ranks_filter: _Text

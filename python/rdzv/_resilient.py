@@ -384,3 +384,6 @@ def _recover(
     worker._store = None
     job.reason = Regroup.reason
     job._load()
+
+
+Job.__module__ = Regroup.__module__ = resilient.__module__ = "rdzv"

@@ -49,6 +49,7 @@ def lines(directory):
 
 def losses(steps):
     """Returns the losses of a run in which no worker dies."""
+    sys.path.insert(0, str(Path(__file__).parent))
     import train
 
     model, optimizer = train.build()

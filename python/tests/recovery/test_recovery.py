@@ -1,7 +1,7 @@
 """Tests of workers that recover in their processes (`rdzv run --in-process`)."""
 
 import pytest
-from measure import main
+from recovery.measure import main
 
 import rdzv
 

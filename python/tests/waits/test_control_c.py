@@ -32,7 +32,7 @@ LIMIT, HOPELESS = 0.2, 5.0
 OF_TORCH = ("rdzv.torch.backend", "rdzv.torch.rpc")
 
 INSTANT = """
-find_rdzv_bin premul_sum
+find_rdzv_bin premul_sum resilient Job.atomic Job.regroup Job.step torch.abort
 Group.close Store.aget Store.aqueue_pop Store.await_keys Store.close Store.of Store.prefix Store.set_timeout
 StoreServer.close StoreServer.fileno Work.add_done_callback Work.done TCPStore.__new__ HashStore.__new__
 FileStore.__new__ PrefixStore.__new__ Store.has_extended_api
@@ -342,7 +342,7 @@ def agents_of_torch_that_do_not_come(_):
 
 
 # Each of these is one call of a method of the tables above.
-DERIVED = {f"torch.PyStore.{name}": f"Store.{name}" for name in (
+DERIVED = dict.fromkeys(("Job.exchange", "Job.init_process_group", "torch.broadcast_state"), "Store.wait") | {f"torch.PyStore.{name}": f"Store.{name}" for name in (
     "add", "append", "check", "clone", "compare_set", "delete_key", "list_keys", "multi_set", "num_keys", "queue_len", "queue_push", "set"
 )} | {f"torch.elastic.RdzvRendezvousHandler.{name}": "torch.elastic.RdzvRendezvousHandler.next_rendezvous" for name in (
     "is_closed", "set_closed", "shutdown"
