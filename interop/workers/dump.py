@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-# Variables that differ in every run. The real launcher does not set the last one.
+# Variables that differ in every run. The real launcher does not set the last two.
 NOT_OF_THE_START = ("INTEROP_LAUNCH", "DUMP", "TMPDIR", "RDZV_ROUND", "RDZV_REPLACED")
 
 seen = {

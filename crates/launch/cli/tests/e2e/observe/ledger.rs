@@ -13,9 +13,7 @@ pub(crate) fn seconds_of(time: &Value) -> f64 {
 
 const RESTARTS: usize = 10;
 
-/// Limit on the median difference between a worker and the agent.
-///
-/// The difference in seconds is below 0.005 on an idle machine.
+/// Limit on the median difference between a worker and the agent, in seconds.
 const NEAR: f64 = 0.1;
 
 #[test]
