@@ -99,8 +99,10 @@ for step in range(3):
 total = loss.detach().clone()
 dist.all_reduce(total)
 if dist.get_rank() == 0:
-    print(f"{total.item():.5f}", torch.initial_seed(), torch.get_num_threads())
+    print(f"{total.item():.5f}", torch.initial_seed(), torch.get_num_threads(), flush=True)
 dist.destroy_process_group()
+# A thread of PyTorch may still run here, and then its destructor aborts the process (with torchrun too).
+os._exit(0)
 """
 
 LOADER = """
