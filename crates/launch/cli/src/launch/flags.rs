@@ -154,12 +154,12 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) scheduler: String,
 
-    /// Number of spare nodes among the nodes of the job.
+    /// Number of spare nodes, in addition to those of --nnodes.
     ///
-    /// --nnodes or the Slurm step includes the spare nodes. The job runs on the other nodes, and
-    /// starts without waiting for the spare ones. Spare nodes have no workers until another node is
-    /// lost or withdraws. This needs a dynamic rendezvous, and a fixed number of nodes instead of
-    /// MIN:MAX. Under Slurm, use `srun --no-kill --kill-on-bad-exit=0`; `rdzv verdict` prints the
+    /// With `--nnodes 4 --spares 1`, start five nodes: the job runs on four of them, and starts
+    /// without waiting for the spare one. A spare node has no workers until another node is lost or
+    /// withdraws. In a Slurm step without --nnodes, K nodes of the step are spare nodes. This needs
+    /// a dynamic rendezvous. Under Slurm, use `srun --no-kill --kill-on-bad-exit=0`; `rdzv verdict` prints the
     /// result of the job, see docs/slurm.md.
     #[arg(
         long,

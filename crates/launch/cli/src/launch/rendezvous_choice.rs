@@ -166,6 +166,7 @@ pub(super) struct RendezvousChoice<'a> {
     pub(super) arguments: &'a RendezvousArgs,
     pub(super) fixed: &'a StaticArgs,
     pub(super) nodes: &'a Nodes,
+    pub(super) spares: u32,
 }
 
 impl RendezvousChoice<'_> {
@@ -184,7 +185,7 @@ impl RendezvousChoice<'_> {
                 &format!(" {problem}"),
             ));
         }
-        if self.nodes.spares > 0 && self.has_fixed_nodes() {
+        if self.spares > 0 && self.has_fixed_nodes() {
             let problem = "a static rendezvous cannot have spare nodes: use a dynamic rendezvous, \
                            such as --rdzv-backend c10d";
             return Err(Refusal::argument("--spares", problem));

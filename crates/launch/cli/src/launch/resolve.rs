@@ -68,12 +68,13 @@ pub(crate) fn resolve(
 ) -> Result<Launch, Refusal> {
     let mut context = Context::new(environment, machine);
     let (is_strict, scheduled) = (called.is_strict, &args.scheduled);
-    let nodes = args.count.nodes(args.spares)?;
+    let nodes = args.count.nodes()?;
     let restarts = args.restart.resolve(args.max_restarts)?;
     let choice = RendezvousChoice {
         arguments: &args.rendezvous,
         fixed: &args.fixed,
         nodes: &nodes,
+        spares: args.spares,
     };
     choice.check(is_strict, &mut context)?;
     for warning in &scheduled.warnings {

@@ -43,37 +43,12 @@ pub(super) struct Nodes {
     pub(super) most: u32,
     /// Value of the flag, as typed.
     pub(super) text: String,
-    /// Number of spare nodes, in addition to these.
-    pub(super) spares: u32,
 }
 
 impl Nodes {
     /// `true` if the job needs all of `there` available nodes.
     pub(super) fn are_all_needed_of(&self, there: usize) -> bool {
         usize::try_from(self.most).is_ok_and(|most| most >= there)
-    }
-
-    /// Subtracts the spare nodes, which have no workers.
-    fn without_spares(self, spares: u32) -> Result<Self, Refusal> {
-        if spares == 0 {
-            return Ok(self);
-        }
-        let Self {
-            least, most, text, ..
-        } = self;
-        if least != most || spares >= most {
-            let problem = format!(
-                "{spares} spare nodes are impossible with --nnodes {text}: --nnodes must be a \
-                 single number that is greater than --spares"
-            );
-            return Err(Refusal::argument("--spares", &problem));
-        }
-        Ok(Self {
-            least: least - spares,
-            most: most - spares,
-            text,
-            spares,
-        })
     }
 }
 
@@ -88,15 +63,14 @@ pub(super) struct WorkerCount {
 }
 
 impl CountArgs {
-    /// Parses `--nnodes`: `N` or `MIN:MAX`, and `N` includes `spares` spare nodes.
-    pub(super) fn nodes(&self, spares: u32) -> Result<Nodes, Refusal> {
+    /// Parses `--nnodes`: `N` or `MIN:MAX`.
+    pub(super) fn nodes(&self) -> Result<Nodes, Refusal> {
         let sentence = format!(
             "--nnodes is '{}', but must be N or MIN:MAX, with positive numbers and MIN at most \
              MAX, such as 2 or 1:4",
             self.nnodes
         );
-        let nodes = self.range().map_err(|raised| raised.plainly(sentence))?;
-        nodes.without_spares(spares)
+        Ok(self.range().map_err(|raised| raised.plainly(sentence))?)
     }
 
     fn range(&self) -> Result<Nodes, Raised> {
@@ -123,7 +97,6 @@ impl CountArgs {
             least: u32::try_from(least).unwrap_or(u32::MAX),
             most: u32::try_from(most).unwrap_or(u32::MAX),
             text: text.clone(),
-            spares: 0,
         })
     }
 
@@ -264,16 +237,13 @@ pub(super) fn explain(
     machine: &dyn Machine,
 ) {
     draft.section("Nodes and workers");
-    let spares = nodes.spares;
     let nodes = if nodes.least == nodes.most {
         nodes.most.to_string()
     } else {
         format!("{} to {}", nodes.least, nodes.most)
     };
     draft.setting("nodes", "nnodes", nodes, "");
-    if spares > 0 {
-        draft.setting("spare nodes", "spares", spares.to_string(), "");
-    }
+    draft.flag("spare nodes", "spares");
     let (name, workers) = ("workers on this node", workers.to_string());
     draft.setting(name, "nproc_per_node", workers, &count.reason);
     draft.flag("role", "role");

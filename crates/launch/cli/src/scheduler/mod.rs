@@ -351,10 +351,19 @@ impl Step {
             scheduled.not_taken = "flags select the rendezvous";
             scheduled
                 .warnings
-                .extend(given("nnodes").and_then(|text| self.disagrees(&text)));
+                .extend(given("nnodes").and_then(|text| self.disagrees(&text, spares(&given))));
             return Ok(scheduled);
         }
-        add("nnodes", nodes.to_string(), "SLURM_STEP_NUM_NODES");
+        let spares = spares(&given);
+        let needed = nodes.checked_sub(spares).filter(|needed| *needed > 0);
+        let needed = needed.ok_or_else(|| {
+            Refusal::Usage(format!(
+                "--spares {spares} leaves no node for the job: Slurm step {} of job {job} has \
+                 {nodes} nodes",
+                self.step
+            ))
+        })?;
+        add("nnodes", needed.to_string(), "SLURM_STEP_NUM_NODES");
         add("rdzv_backend", "c10d".to_owned(), "SLURM_STEP_ID");
         let voters = self.voters(&given);
         // The port of the first endpoint is that of all.
@@ -386,7 +395,7 @@ impl Step {
             let voters = pairs.find(|(name, _)| name.trim() == "voters");
             voters.and_then(|(_, number)| number.trim().parse().ok())
         });
-        let has_spares = given("spares").is_some_and(|number| number != "0");
+        let has_spares = spares(&given) > 0;
         let count = match asked {
             Some(count) => usize::max(count, 1),
             None if has_spares && given("node_check").is_none() => 3,
@@ -448,17 +457,16 @@ impl Step {
         PORTS.start + hash % (PORTS.end - PORTS.start)
     }
 
-    /// Returns a warning if `--nnodes` does not match the step's number of nodes.
-    fn disagrees(&self, nnodes: &str) -> Option<String> {
+    /// Returns a warning if `--nnodes` and `--spares` do not match the step's number of nodes.
+    fn disagrees(&self, nnodes: &str, spares: u64) -> Option<String> {
         let nodes = self.nodes;
         let bound = |text: &str| text.trim().parse::<u64>().ok();
         let (least, most) = nnodes.split_once(':').unwrap_or((nnodes, nnodes));
         let (least, most) = (bound(least)?, bound(most)?);
-        if most < nodes {
-            let spares = nodes - most;
+        if most.saturating_add(spares) < nodes {
             return Some(format!(
-                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} spare nodes have no \
-                 workers until another node is lost"
+                "--nnodes {nnodes} in a step of {nodes} nodes: the other nodes have no workers \
+                 until a node is lost"
             ));
         }
         (least > nodes).then(|| {
@@ -468,6 +476,11 @@ impl Step {
             )
         })
     }
+}
+
+/// Returns the value of `--spares`; 0 without it.
+fn spares(given: impl Fn(&str) -> Option<String>) -> u64 {
+    given("spares").map_or(0, |number| number.parse().unwrap_or(0))
 }
 
 /// Returns the number of visible accelerators of the step on this node.

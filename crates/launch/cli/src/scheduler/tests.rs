@@ -116,6 +116,7 @@ fn nodes_in_reserve_make_voters_of_the_first_three() {
         let options = value(&found, "rdzv_conf").map(str::to_owned);
         (first.to_owned(), others, options)
     };
+    assert_eq!(value(&of(&[], &[("spares", "1")]), "nnodes"), Some("2"));
     let several = Some("n2,n3".to_owned());
     let options = Some("last_call_timeout=2,coordinator_timeout=5".to_owned());
     let first = "n1".to_owned();
@@ -166,7 +167,7 @@ fn a_number_of_nodes_that_the_step_does_not_have_is_warned_of() {
         ("2:5", None),
         (
             "2",
-            Some("1 spare nodes have no workers until another node is lost"),
+            Some("the other nodes have no workers until a node is lost"),
         ),
         (
             "4",
@@ -179,6 +180,13 @@ fn a_number_of_nodes_that_the_step_does_not_have_is_warned_of() {
             Some(text) => assert!(found.warnings[0].contains(text), "{:?}", found.warnings),
         }
     }
+}
+
+#[test]
+fn spare_nodes_leave_a_node_for_the_job() {
+    let error = asked("auto", &[], &[("spares", "3")]).unwrap_err();
+    let text = "--spares 3 leaves no node for the job: Slurm step 2 of job 55 has 3 nodes";
+    assert_eq!(error.to_string(), text);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::harness::Running;
 
 /// Starts a node of a job on four nodes, with one spare node.
 fn node(point: &RendezvousPoint, gate: &Gate, more: &[&str]) -> Running {
-    let flags = [&["--nnodes=5", "--spares=1", "--agent-restarts=0"], more].concat();
+    let flags = [&["--nnodes=4", "--spares=1", "--agent-restarts=0"], more].concat();
     let wait = gate.while_closed("sleep 0.05");
     let script = format!("{PRINT_ROUND} replaced .$RDZV_REPLACED; {wait}");
     point.node(&flags, &script).start()
