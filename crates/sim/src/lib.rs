@@ -3,6 +3,7 @@
 //! - [`agents`]: agents that form rounds at a coordinator or over a shared state.
 //! - [`consensus`]: a group of voters, and clients that count with it.
 //! - [`fence`]: nodes that are cut off.
+//! - [`recovery`]: workers that recover in their processes.
 //! - [`references`]: workers that refer to each other's values.
 //! - The other modules: the machine of the store server, with clients, links and faults.
 //!
@@ -41,6 +42,7 @@ pub mod history;
 pub mod key_operation;
 pub mod ledger;
 pub mod link;
+pub mod recovery;
 pub mod references;
 pub mod report;
 pub mod rules;

@@ -12,6 +12,7 @@
 //! cargo run -p rdzv-sim -- consensus --seeds 10000        a group of voters, and counting clients
 //! cargo run -p rdzv-sim -- consensus --seed 5 --break LeadersHandOver    with a broken rule
 //! cargo run -p rdzv-sim -- fence --seeds 10000            voters and agents that are cut off
+//! cargo run -p rdzv-sim -- recovery --seeds 10000         workers that recover in their processes
 //! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    100 seeds, from 500
 //! cargo run -p rdzv-sim -- history FILE                   check a recorded history of real clients
 //! ```
@@ -22,7 +23,7 @@ use rdzv_core::rules::Rules;
 use rdzv_sim::agents::plan::{Medium, Plan};
 use rdzv_sim::history::lines;
 use rdzv_sim::trace::Trace;
-use rdzv_sim::{Violation, agents, consensus, fence, references};
+use rdzv_sim::{Violation, agents, consensus, fence, recovery, references};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [consensus | fence | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT), or history FILE"
+                "usage: rdzv-sim [consensus | fence | recovery | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT), or history FILE"
             );
             return ExitCode::from(2);
         }
@@ -72,6 +73,10 @@ fn main() -> ExitCode {
             }
             Some("fence") => {
                 let world = fence::world::World::new(fence::Plan::of_seed(seed), seed, trace);
+                return Ok((format!("{:?}", world.run()?), 0));
+            }
+            Some("recovery") => {
+                let world = recovery::world::World::new(recovery::Plan::of_seed(seed), seed, trace);
                 return Ok((format!("{:?}", world.run()?), 0));
             }
             Some("references") => return Ok((format!("{:?}", references::run(seed, trace)?), 0)),

@@ -14,6 +14,7 @@ use rdzv_agent_proto::topology::{CpuList, VisibleLists};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use rdzv_core::rank::{GroupRank, LocalRank};
+use rdzv_core::rules::Rules;
 use rdzv_rendezvous::dynamic::C10dRendezvous;
 use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters, StaticRendezvous};
 use rdzv_store::StorePolicy;
@@ -209,6 +210,7 @@ impl AgentConfig {
                 .placement
                 .virtual_local_rank
                 .then(|| self.visible_lists()),
+            rules: Rules::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod consensus;
 mod fence;
 mod native;
+mod recovery;
 mod references;
 mod rendezvous;
 mod restarts;

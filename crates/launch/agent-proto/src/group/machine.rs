@@ -15,7 +15,7 @@ use recovery::Recovery;
 
 use super::awaited::Awaited;
 use super::environment;
-use super::options::GroupSpec;
+use super::options::{GroupSpec, RecoveryRule};
 use super::policy::{RestartBudget, StopRequests, TIMEOUT_WITHOUT_KEEPER};
 use super::types::{
     GroupEnding, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks,
@@ -122,7 +122,9 @@ impl WorkerGroupMachine {
     fn exited(&mut self, now: Now, exits: Vec<WorkerExit>) {
         for exit in exits {
             self.alive.remove(&exit.local_rank);
-            self.recovery.exited(exit.local_rank);
+            if self.spec.rules.has(RecoveryRule::ExitIsForgotten) {
+                self.recovery.exited(exit.local_rank);
+            }
             self.exits.push(exit);
         }
         self.check_exits(now);
@@ -525,7 +527,9 @@ impl WorkerGroupMachine {
             round,
             restart_count,
         });
-        self.recovery.go();
+        if self.spec.rules.has(RecoveryRule::GoEndsReadiness) {
+            self.recovery.go();
+        }
         for request in kept {
             self.outbox.push(GroupOutput::Go(request));
         }

@@ -64,7 +64,9 @@ pub use failure::{Failure, rfc3339};
 pub use finality::Finality;
 pub use first_failure::first_failure;
 pub use machine::WorkerGroupMachine;
-pub use options::{GroupIdentity, GroupSpec, PreemptionPlan, RestartOptions, StopOptions};
+pub use options::{
+    GroupIdentity, GroupSpec, PreemptionPlan, RecoveryRule, RestartOptions, StopOptions,
+};
 pub use types::{
     GroupEnding, GroupInput, GroupOutput, GroupState, Master, MembershipCause, Round, StartRequest,
     WorkerRanks,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::topology::VisibleLists;
 use rdzv_core::ident::RunId;
+use rdzv_core::rules::Rules;
 
 /// Specification of one agent's workers, constant for the whole run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,6 +42,23 @@ pub struct GroupSpec {
     /// Devices to divide among the workers.
     /// `None` without `--virtual-local-rank`.
     pub virtual_local_rank: Option<VisibleLists>,
+    /// Rules of recovery that the group follows.
+    pub rules: Rules<RecoveryRule>,
+}
+
+/// A rule of recovery in the process; a simulation breaks one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryRule {
+    /// The next round begins after all workers have left their function.
+    AllLeave,
+    /// Only a worker that has connected to the agent keeps its process.
+    OnlyConnectedStay,
+    /// Workers that leave late have the whole abort timeout.
+    TimeoutIsKept,
+    /// A worker that was told to go is no longer ready.
+    GoEndsReadiness,
+    /// The worker that replaces an exited one is new to the agent.
+    ExitIsForgotten,
 }
 
 /// Name and size of a worker group.

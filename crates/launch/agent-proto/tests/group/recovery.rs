@@ -1,6 +1,8 @@
 //! Scripts of workers that recover in their processes.
 
-use crate::script::{in_process_then, started_then};
+use std::time::Duration;
+
+use crate::script::{in_process_then, spec, started, started_then};
 
 #[test]
 fn a_survivor_keeps_its_process_and_only_the_failed_worker_is_started() {
@@ -127,6 +129,41 @@ fn a_survivor_that_exits_before_the_next_round_is_replaced() {
         13 joined      -> purge | assign
         14 assigned    -> assigned 2 | start 0
         15 started 0   -> start 1
+        …",
+    );
+}
+
+#[test]
+fn the_successor_of_a_worker_that_the_kernel_holds_has_not_connected() {
+    in_process_then(
+        3,
+        1,
+        "
+        10 exited 1=-9    -> failure 1 | abort 0
+        30010 time        -> kill 0
+        40010 time        -> abandon 0 | restarting 2/3 | discard 0 1 | join 1
+        40011 joined      -> purge | assign
+        40012 assigned    -> assigned 2 | start 0
+        40013 started 0   -> start 1
+        40014 started 1   ->
+        40015 exited 1=-9 -> failure 1 | signal 15 to 0 1
+        …",
+    );
+}
+
+#[test]
+fn workers_that_cannot_recover_have_the_whole_shutdown_timeout() {
+    let mut spec = spec(3);
+    spec.abort_timeout = Some(Duration::from_secs(1));
+    started(
+        spec,
+        1,
+        "
+        1 recoverable 0 ->
+        10 raised 0     ->
+        1010 time       -> abort 0 | signal 15 to 1
+        2010 time       ->
+        31010 time      -> kill 1
         …",
     );
 }

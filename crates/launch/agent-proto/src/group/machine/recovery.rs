@@ -16,13 +16,16 @@
 //!
 //! * *IP-1*: a worker gets [`GroupOutput::Go`] only after it was ready for the round that it left.
 //! * *IP-2*: no two workers of one node run their function in different rounds.
+//! * *IP-3*: no worker is killed before the abort timeout.
 //! * *IP-4*: without a connection to the control socket, a worker is stopped as before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::phase::{Phase, StopReason};
-use super::{ABANDON_AFTER, CLOSING_SIGNAL, GroupOutput, GroupState, WorkerGroupMachine};
+use super::{
+    ABANDON_AFTER, CLOSING_SIGNAL, GroupOutput, GroupState, RecoveryRule, WorkerGroupMachine,
+};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now};
 
@@ -68,10 +71,10 @@ impl Recovery {
 impl WorkerGroupMachine {
     /// Ends the round; workers that can recover keep their process.
     pub(super) fn recover(&mut self, now: Now, why: StopReason) {
-        let (kept, others): (Vec<_>, Vec<_>) = self
-            .alive
-            .iter()
-            .partition(|worker| self.recovery.connected.contains(worker));
+        let (kept, others): (Vec<_>, Vec<_>) = self.alive.iter().partition(|worker| {
+            let has_connected = self.recovery.connected.contains(worker);
+            has_connected || !self.spec.rules.has(RecoveryRule::OnlyConnectedStay)
+        });
         let Some(timeout) = self.spec.abort_timeout.filter(|_| !kept.is_empty()) else {
             return self.stop_workers(now, why);
         };
@@ -83,6 +86,14 @@ impl WorkerGroupMachine {
             workers: kept,
             reason,
         });
+        // Workers that are stopped have their whole time too.
+        let timeout = if !self.spec.rules.has(RecoveryRule::TimeoutIsKept) {
+            Duration::ZERO
+        } else if others.is_empty() {
+            timeout
+        } else {
+            timeout.max(self.spec.stop.shutdown_timeout)
+        };
         if !others.is_empty() {
             self.outbox.push(GroupOutput::Signal {
                 workers: others,
@@ -126,7 +137,7 @@ impl WorkerGroupMachine {
         let Phase::Recovering { ref why, .. } = self.phase else {
             return;
         };
-        if !self.not_ready().is_empty() {
+        if !self.not_ready().is_empty() && self.spec.rules.has(RecoveryRule::AllLeave) {
             return;
         }
         if !matches!(why, StopReason::WorkersFailed) {
@@ -179,6 +190,7 @@ impl WorkerGroupMachine {
                 if again {
                     for worker in &workers {
                         self.alive.remove(worker);
+                        self.recovery.exited(*worker);
                     }
                     self.outbox.push(GroupOutput::Abandon { workers });
                     self.check_ready(now);
