@@ -101,7 +101,7 @@ dist.all_reduce(total)
 if dist.get_rank() == 0:
     print(f"{total.item():.5f}", torch.initial_seed(), torch.get_num_threads(), flush=True)
 dist.destroy_process_group()
-# A thread of PyTorch may still run here, and then its destructor aborts the process (with torchrun too).
+# A thread of PyTorch may still run here; its destructor aborts the process (with torchrun too).
 os._exit(0)
 """
 

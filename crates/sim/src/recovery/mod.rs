@@ -4,12 +4,12 @@
 //! A worker connects late or never, leaves its function late or never, is inside of a block that
 //! must not be interrupted, raises exceptions and is killed.
 //!
-//! - **IP-1**: a worker is told to go only after it was ready for the round that it left.
+//! - **IP-1**: a worker receives `go` only after it was ready for the round that it left.
 //! - **IP-2**: on one node, no two workers run their function in different rounds, unless the
 //!   kernel holds one of them.
 //! - **IP-3**: no worker is killed before the abort timeout, or before the shutdown timeout after a
 //!   closing signal.
-//! - **IP-4**: a worker that never connected is neither aborted nor told to go.
+//! - **IP-4**: a worker that never connected is neither aborted nor kept.
 //!
 //! In the end, without faults, all nodes are in one round and all workers run; or the job has ended
 //! on all nodes, because the restarts of a node were used up.

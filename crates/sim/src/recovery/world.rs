@@ -17,7 +17,9 @@ use crate::{Result, broken};
 
 const MS: u64 = 1_000_000;
 
-/// Time that a message between an agent and a worker takes, so messages stay in order.
+/// Time that a message between an agent and a worker takes.
+///
+/// It is constant, so messages stay in order.
 const MESSAGE: u64 = MS;
 
 /// Time after which SIGKILL ends a worker that the kernel holds.
@@ -41,18 +43,18 @@ enum Event {
     /// The waiting nodes form a round, unless another node has come or gone.
     Form,
     /// A message from the agent to a worker, which has this process id.
-    Told(usize, u32, Told),
+    Message(usize, u32, Message),
     /// The worker leaves the function of this round, unless it has left it.
     Leave(usize, u32, u64),
     Connect(usize, u32),
-    /// The agent learns that the worker is ready, or that its function raised an exception.
+    /// The agent learns that the worker is ready, or that its function raised.
     Ready(usize, u32, u64, bool),
     Exit(usize, u32, Exit),
     End,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Told {
+enum Message {
     Abort(u64),
     Go(u64),
     Fail,
@@ -62,7 +64,7 @@ enum Told {
 struct Worker {
     local_rank: LocalRank,
     /// Round in which the agent believes the worker to be.
-    told: u64,
+    round: u64,
     /// Round whose function runs; `None` outside of the function.
     runs: Option<u64>,
     has_connected: bool,
@@ -72,7 +74,7 @@ struct Worker {
     sticks: bool,
     is_abandoned: bool,
     /// End of the block that must not be interrupted.
-    atomic_until: u64,
+    atomic_end: u64,
     /// Earliest time at which the agent may kill the worker.
     may_be_killed: Option<u64>,
     is_signalled: bool,
@@ -101,7 +103,7 @@ pub struct Report {
     pub kept: u64,
     /// Number of workers that were replaced.
     pub started: u64,
-    /// Number of workers that were killed because they did not leave their function.
+    /// Number of workers that did not leave their function and were killed.
     pub killed: u64,
     /// Number of jobs that ended.
     pub ended: u64,
@@ -187,7 +189,7 @@ impl World {
             }
             Event::Begin(_) | Event::End => {}
             Event::Form => self.form(),
-            Event::Told(node, pid, told) => self.told(node, pid, told),
+            Event::Message(node, pid, message) => self.receive(node, pid, message),
             Event::Leave(node, pid, round) => {
                 if let Some(worker) = self.worker(node, pid)
                     && worker.runs == Some(round)
@@ -206,7 +208,7 @@ impl World {
             }
             Event::Ready(node, pid, round, has_raised) => {
                 if let Some(worker) = self.worker(node, pid)
-                    && worker.told == round
+                    && worker.round == round
                 {
                     worker.is_ready = true;
                     let rank = worker.local_rank;
@@ -267,27 +269,27 @@ impl World {
             }
             Act::Raise(..) => self.time.at_once(Event::Exit(node, pid, Exit::Code(1))),
             Act::Hold(..) => worker.holds = true,
-            Act::Atomic(.., long) => worker.atomic_until = now + nanos(long),
+            Act::Atomic(.., long) => worker.atomic_end = now + nanos(long),
             Act::Stick(..) => worker.sticks = true,
             Act::Lose(..) | Act::Signal(_) => {}
         }
     }
 
-    fn told(&mut self, node: usize, pid: u32, told: Told) {
+    fn receive(&mut self, node: usize, pid: u32, message: Message) {
         let (now, late) = (self.time.now, self.time.between(LATER));
         let is_prompt = self.time.chance(70);
         let Some(worker) = self.worker(node, pid) else {
             return;
         };
-        match told {
-            Told::Abort(round) if worker.runs == Some(round) && !worker.holds => {
+        match message {
+            Message::Abort(round) if worker.runs == Some(round) && !worker.holds => {
                 let at = now + if is_prompt { MS } else { late };
-                let at = at.max(worker.atomic_until);
+                let at = at.max(worker.atomic_end);
                 self.time.at(at, Event::Leave(node, pid, round));
             }
-            Told::Abort(_) => {}
-            Told::Go(round) => worker.runs = Some(round),
-            Told::Fail => self.time.at_once(Event::Exit(node, pid, Exit::Code(1))),
+            Message::Abort(_) => {}
+            Message::Go(round) => worker.runs = Some(round),
+            Message::Fail => self.time.at_once(Event::Exit(node, pid, Exit::Code(1))),
         }
     }
 
@@ -364,13 +366,14 @@ impl World {
                         return broken(format!("IP-4: worker {pid} is aborted"));
                     }
                     worker.may_be_killed = Some(now + timeout);
-                    let told = Told::Abort(worker.told);
-                    self.time.after(MESSAGE, Event::Told(node, pid, told));
+                    let message = Message::Abort(worker.round);
+                    self.time.after(MESSAGE, Event::Message(node, pid, message));
                 }
             }
             GroupOutput::Fail(worker) => {
                 for (pid, _) in of_ranks(&mut self.nodes[node], &[worker]) {
-                    self.time.after(MESSAGE, Event::Told(node, pid, Told::Fail));
+                    self.time
+                        .after(MESSAGE, Event::Message(node, pid, Message::Fail));
                 }
             }
             GroupOutput::Signal { workers, .. } => {
@@ -421,14 +424,14 @@ impl World {
         let round = it.round.unwrap_or_default();
         let worker = Worker {
             local_rank,
-            told: round,
+            round,
             runs: Some(round),
             has_connected: false,
             is_ready: false,
             holds: false,
             sticks: false,
             is_abandoned: false,
-            atomic_until: 0,
+            atomic_end: 0,
             may_be_killed: None,
             is_signalled: false,
         };
@@ -445,18 +448,18 @@ impl World {
         let round = round.unwrap_or_default();
         for (pid, worker) in of_ranks(&mut self.nodes[node], &[local_rank]) {
             if !worker.has_connected {
-                return broken(format!("IP-4: worker {pid} is told to go"));
+                return broken(format!("IP-4: worker {pid} receives `go`"));
             }
             if !worker.is_ready || worker.runs.is_some() {
                 return broken(format!(
                     "IP-1: worker {pid} has not left round {}",
-                    worker.told
+                    worker.round
                 ));
             }
-            (worker.is_ready, worker.told, worker.may_be_killed) = (false, round, None);
+            (worker.is_ready, worker.round, worker.may_be_killed) = (false, round, None);
             self.report.kept += 1;
             self.time
-                .after(MESSAGE, Event::Told(node, pid, Told::Go(round)));
+                .after(MESSAGE, Event::Message(node, pid, Message::Go(round)));
         }
         Ok(())
     }

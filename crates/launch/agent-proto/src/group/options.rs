@@ -55,7 +55,7 @@ pub enum RecoveryRule {
     OnlyConnectedStay,
     /// Workers that leave late have the whole abort timeout.
     TimeoutIsKept,
-    /// A worker that was told to go is no longer ready.
+    /// A worker that continues in the next round is no longer ready.
     GoEndsReadiness,
     /// The worker that replaces an exited one is new to the agent.
     ExitIsForgotten,

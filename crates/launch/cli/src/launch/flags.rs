@@ -159,8 +159,8 @@ pub(crate) struct RunArgs {
     /// With `--nnodes 4 --spares 1`, start five nodes: the job runs on four of them, and starts
     /// without waiting for the spare one. A spare node has no workers until another node is lost or
     /// withdraws. In a Slurm step without --nnodes, K nodes of the step are spare nodes. This needs
-    /// a dynamic rendezvous. Under Slurm, use `srun --no-kill --kill-on-bad-exit=0`; `rdzv verdict` prints the
-    /// result of the job, see docs/slurm.md.
+    /// a dynamic rendezvous. Under Slurm, use `srun --no-kill --kill-on-bad-exit=0`; `rdzv verdict`
+    /// prints the result of the job, see docs/slurm.md.
     #[arg(
         long,
         value_name = "K",

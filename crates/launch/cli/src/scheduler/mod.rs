@@ -457,7 +457,7 @@ impl Step {
         PORTS.start + hash % (PORTS.end - PORTS.start)
     }
 
-    /// Returns a warning if `--nnodes` and `--spares` do not match the step's number of nodes.
+    /// Returns a warning if `--nnodes` and `--spares` do not match the step's size.
     fn disagrees(&self, nnodes: &str, spares: u64) -> Option<String> {
         let nodes = self.nodes;
         let bound = |text: &str| text.trim().parse::<u64>().ok();
