@@ -184,7 +184,7 @@ class Job:
     def atomic(self) -> "AbstractContextManager[None]":
         """Returns a context that a recovery does not interrupt.
 
-        After ``--abort-timeout``, the agent kills the process.
+        If a recovery waits for the end of the context for ``--abort-timeout``, the agent kills the process.
 
         Returns:
             AbstractContextManager: the context.
@@ -285,19 +285,19 @@ def resilient(
     health_check: "Callable[[Job], None] | None" = None,
     max_recoveries: "int | None" = None,
 ) -> "Callable[..., Any]":
-    """Decorates a function that runs again in the same process.
-
-    The reason is the loss of another worker.
+    """Decorates a function that runs again in the same process after the loss of another worker.
 
     The function gets a :class:`Job` as its first argument. Without ``rdzv run --in-process``, the decorator only calls
     the function. docs/recovery.md describes what the function must satisfy.
 
     Args:
         function (Callable): the function.
-        abort (Callable): ends the collectives in flight, on another thread; default :func:`rdzv.torch.abort`.
+        abort (Callable): ends the collectives in flight; default :func:`rdzv.torch.abort`. It runs on another thread,
+            and again on the main thread after the function was left.
         finalize (Callable): called after the function was left, before the worker is ready for the next round.
         health_check (Callable): called before each further call of the function; an exception ends the process.
-        max_recoveries (int): number of recoveries after which the process ends with an error; default no limit.
+        max_recoveries (int): maximum number of recoveries of this process. One more raises :class:`RuntimeError` in
+            place of a call of the function. Default: no limit.
 
     Returns:
         Callable: the decorated function, without the parameter for the job.
