@@ -22,7 +22,8 @@ class Regroup(BaseException):
     """Request to leave the function, because the job forms its next round.
 
     :func:`rdzv.resilient` raises it in the main thread and handles it. It is no ``Exception``, so ``except Exception``
-    does not swallow it. ``reason`` (str) says why, and ``dead`` (list[int]) has the ranks of this node that exited.
+    does not swallow it. ``reason`` (str) is the reason, and ``dead`` (list[int]) has the ranks of this node that
+    exited.
     """
 
     reason = ""
@@ -129,7 +130,7 @@ class Job:
         world_size (int): number of workers.
         kept (list[int]): ranks whose process ran in the previous round, and which have state in memory.
         replaced (list[int]): ranks with a new process; empty in the first round.
-        reason (str): reason for the end of the previous round; empty in the first round.
+        reason (str): reason for the end of the previous round; empty in the first round of this process.
         state (dict): objects of this process that the next call of the function finds again.
 
     Example:
@@ -300,7 +301,8 @@ def resilient(
             place of a call of the function. Default: no limit.
 
     Returns:
-        Callable: the decorated function, without the parameter for the job.
+        Callable: the decorated function, without the parameter for the job. It raises :class:`RuntimeError` if it is
+        called outside the main thread of a worker that can recover.
 
     Example:
         >>> import rdzv
