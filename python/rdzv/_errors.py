@@ -87,8 +87,8 @@ class WorkerGroupFailed(Error):
         """Exceptions of the workers by global rank.
 
         Returns:
-            dict[int, BaseException]: exception by global rank. It is the exception that the worker raised, if it could
-            be pickled on this node; otherwise an :class:`Error` with the cause.
+            dict[int, BaseException]: exception by global rank. It is the exception that the worker raised, if the
+            worker ran on this node and the exception could be pickled; otherwise an :class:`Error` with the cause.
 
         Example:
             >>> from rdzv.elastic import ChildFailedError, ProcessFailure

@@ -66,9 +66,9 @@ def launch(
         fn (callable | str | list[str]): a function that can be imported by its name, ``"module:function"``, or a
             command and its arguments. The function gets ``args``; its rank is :func:`rdzv.worker.rank`.
         args (tuple): arguments of the function or command. Those of a function are pickled.
-        nprocs (int | str): workers on this node: a number, ``"cpu"``, ``"gpu"`` or ``"auto"``. With ``"auto"``, the
-            default, there is one worker per accelerator, or one per processor if there are no accelerators. With more
-            than one worker, ``OMP_NUM_THREADS`` is 1 unless it is set.
+        nprocs (int | str): workers on this node: a number, ``"cpu"``, ``"gpu"``, ``"xpu"`` or ``"auto"``. With
+            ``"auto"``, the default, there is one worker per accelerator, or one per processor if there are no
+            accelerators. Unless ``nprocs`` is 1, workers get ``OMP_NUM_THREADS=1`` if that variable is not set.
         nnodes (int | str): number of nodes, or ``"MIN:MAX"``. Default 1. With several nodes, each of them calls
             ``launch`` with ``rdzv_backend`` and ``rdzv_endpoint``.
         max_restarts (int): maximum number of restarts after failures. Default 0.
@@ -87,7 +87,7 @@ def launch(
         WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback.
             ``__cause__`` is the exception of the worker, if it could be pickled.
         LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
-        ValueError: the function cannot be imported, or a number is out of range. No process was started.
+        ValueError: the function cannot be imported, or a setting is invalid. No worker was started.
         TypeError: a flag is unknown, or an argument cannot be pickled. No process was started.
         Error: the launcher failed; the text is the error of ``rdzv run``. Failures of the rendezvous raise the
             classes of :mod:`rdzv.rendezvous`.

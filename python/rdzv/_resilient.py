@@ -22,7 +22,8 @@ class Regroup(BaseException):
     """Request to leave the function, because the job forms its next round.
 
     :func:`rdzv.resilient` raises it in the main thread and handles it. It is no ``Exception``, so ``except Exception``
-    does not swallow it. ``reason`` (str) says why, and ``dead`` (list[int]) has the ranks of this node that exited.
+    does not swallow it. ``reason`` (str) is the reason, and ``dead`` (list[int]) has the ranks of this node that
+    exited.
     """
 
     reason = ""
@@ -129,7 +130,7 @@ class Job:
         world_size (int): number of workers.
         kept (list[int]): ranks whose process ran in the previous round, and which have state in memory.
         replaced (list[int]): ranks with a new process; empty in the first round.
-        reason (str): reason for the end of the previous round; empty in the first round.
+        reason (str): reason for the end of the previous round; empty in the first round of this process.
         state (dict): objects of this process that the next call of the function finds again.
 
     Example:
@@ -184,7 +185,7 @@ class Job:
     def atomic(self) -> "AbstractContextManager[None]":
         """Returns a context that a recovery does not interrupt.
 
-        After ``--abort-timeout``, the agent kills the process.
+        If a recovery waits for the end of the context for ``--abort-timeout``, the agent kills the process.
 
         Returns:
             AbstractContextManager: the context.
@@ -285,22 +286,23 @@ def resilient(
     health_check: "Callable[[Job], None] | None" = None,
     max_recoveries: "int | None" = None,
 ) -> "Callable[..., Any]":
-    """Decorates a function that runs again in the same process.
-
-    The reason is the loss of another worker.
+    """Decorates a function that runs again in the same process after the loss of another worker.
 
     The function gets a :class:`Job` as its first argument. Without ``rdzv run --in-process``, the decorator only calls
     the function. docs/recovery.md describes what the function must satisfy.
 
     Args:
         function (Callable): the function.
-        abort (Callable): ends the collectives in flight, on another thread; default :func:`rdzv.torch.abort`.
+        abort (Callable): ends the collectives in flight; default :func:`rdzv.torch.abort`. It runs on another thread,
+            and again on the main thread after the function was left.
         finalize (Callable): called after the function was left, before the worker is ready for the next round.
         health_check (Callable): called before each further call of the function; an exception ends the process.
-        max_recoveries (int): number of recoveries after which the process ends with an error; default no limit.
+        max_recoveries (int): maximum number of recoveries of this process. One more raises :class:`RuntimeError` in
+            place of a call of the function. Default: no limit.
 
     Returns:
-        Callable: the decorated function, without the parameter for the job.
+        Callable: the decorated function, without the parameter for the job. It raises :class:`RuntimeError` if it is
+        called outside the main thread of a worker that can recover.
 
     Example:
         >>> import rdzv

@@ -1,8 +1,9 @@
 """Ranks, store and heartbeats of a worker.
 
 The functions work in a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. They read environment variables, so a
-program can call them at any time without initialisation. In any other process, the functions that need a rank, a size
-or the store raise :class:`RuntimeError` with the name of the missing variable.
+program can call them at any time without initialisation. In any other process, :func:`is_worker` returns False,
+:func:`heartbeat`, :func:`step` and :func:`report_error` do nothing, and all other functions raise
+:class:`RuntimeError` with the name of the missing variable.
 """
 
 import os
@@ -166,7 +167,7 @@ def run_id() -> str:
     """Run id of the job, the same on all nodes.
 
     Returns:
-        str: the value of ``--rdzv-id``, or a random UUID on a single node.
+        str: the value of ``--rdzv-id``. Its default is a random UUID on a single node, and ``none`` otherwise.
 
     Example:
         >>> import rdzv

@@ -226,7 +226,7 @@ class SimpleElasticAgent(ElasticAgent):
             ValueError: the agent has workers of another role.
             Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN. Failures of the
                 rendezvous raise the classes of :mod:`rdzv.rendezvous`.
-            Exception: an exception that one of the four methods raised.
+            Exception: an exception that one of the methods of the subclass raised.
             KeyboardInterrupt: Ctrl-C was pressed, and the workers have been stopped.
         """
         self._check_role(role)

@@ -33,7 +33,8 @@ class LocalElasticAgent(ElasticAgent):
 
     Raises:
         TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is an object from another library.
-        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None.
+        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None, or
+            ``start_method`` is unknown.
 
     Example:
         >>> import math

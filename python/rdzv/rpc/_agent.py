@@ -107,6 +107,7 @@ class RpcOptions:
 
     Raises:
         TypeError: an option is unknown, or has a wrong type.
+        ValueError: an option has an invalid value.
 
     Example:
         >>> from rdzv import rpc

@@ -199,7 +199,8 @@ class Future(Generic[T]):
 
         Args:
             callback (callable): function that gets this future, which has completed. It runs on a
-                thread of the agent. If the result has already arrived, it runs immediately.
+                thread of the agent, or on the thread that waits for or sets the result. If the
+                result has already arrived, it runs immediately.
 
         Returns:
             Future: the future of the return value or exception of the callback.
@@ -230,8 +231,9 @@ class Future(Generic[T]):
         Its exceptions are logged.
 
         Args:
-            callback (callable): function that gets this future. It runs on a thread of the agent,
-                in the context of this call. If the result has already arrived, it runs immediately.
+            callback (callable): function that gets this future. It runs in the context of this
+                call, on a thread of the agent, or on the thread that waits for or sets the result.
+                If the result has already arrived, it runs immediately.
 
         Example:
             >>> from rdzv import rpc

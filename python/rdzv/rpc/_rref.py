@@ -121,6 +121,8 @@ class RRef(Generic[T]):
 
         Raises:
             RpcError: this worker is not the owner.
+            Deadline: the value did not exist within the agent's timeout.
+            Exception: the exception of the function that should have created the value.
         """
         return self._value(self._limit(None))
 

@@ -60,8 +60,8 @@ def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
 def abort(job: rdzv.Job) -> None:
     """Ends the collectives of this process that are in flight.
 
-    For gloo, whose ``abort`` does nothing, the function shuts down the connections that
-    ``Job.init_process_group`` and ``Job.regroup`` opened. Other backends are aborted.
+    The function shuts down the connections that ``Job.init_process_group`` and ``Job.regroup`` opened.
+    It also aborts the default group, unless its backend is gloo, whose ``abort`` does nothing, or rdzv.
 
     Args:
         job (rdzv.Job): the job.

@@ -1,7 +1,7 @@
 """Handlers of the first version of torchelastic.
 
-The other names are those of :mod:`rdzv.rendezvous`. A handler of this version returns ``(store, rank, world_size)`` from ``next_rendezvous``. The result of a handler of rdzv
-unpacks to these three.
+The other names are those of :mod:`rdzv.rendezvous`. A handler of this version returns ``(store, rank, world_size)``
+from ``next_rendezvous``. The result of a handler of rdzv unpacks to these three.
 """
 
 from abc import abstractmethod

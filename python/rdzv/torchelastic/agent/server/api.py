@@ -1,6 +1,7 @@
 """Agents of the first version of torchelastic.
 
-They have the classes of :mod:`rdzv.elastic`. The native agent does what it does for :class:`rdzv.elastic.SimpleElasticAgent`. Only these things differ:
+The native agent does the same as for :class:`rdzv.elastic.SimpleElasticAgent`. The classes differ from those of
+:mod:`rdzv.elastic` only in these points:
 
 - ``WorkerSpec`` has ``fn`` and ``args`` in front, and the defaults of the first version.
 - ``WorkerState`` has the values 0 to 32.
