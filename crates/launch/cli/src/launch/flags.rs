@@ -156,11 +156,11 @@ pub(crate) struct RunArgs {
 
     /// Number of spare nodes among the nodes of the job.
     ///
-    /// --nnodes or the Slurm step includes the spare nodes. The job runs on the other nodes, and
-    /// starts without waiting for the spare ones. Spare nodes have no workers until another node is
-    /// lost or withdraws. This needs a dynamic rendezvous, and a fixed number of nodes instead of
-    /// MIN:MAX. Under Slurm, use `srun --no-kill --kill-on-bad-exit=0`; `rdzv verdict` prints the
-    /// result of the job, see docs/slurm.md.
+    /// --nnodes or the Slurm step includes the spare nodes: `--nnodes 5 --spares 1` means 4 nodes
+    /// with workers and 1 spare node. The job starts without waiting for spare nodes. Spare nodes
+    /// have no workers until another node is lost or withdraws. This needs a dynamic rendezvous,
+    /// and a fixed number of nodes instead of MIN:MAX. Under Slurm, use `srun --no-kill
+    /// --kill-on-bad-exit=0`; `rdzv verdict` prints the result of the job, see docs/slurm.md.
     #[arg(
         long,
         value_name = "K",
