@@ -387,8 +387,8 @@ def test_explain_names_the_variable_of_each_value(cluster):
     job = batch(cluster, line, "-N3", "-w", "n1,n2,n3")
     job.completed()
     text = (job.folder / "explained-1").read_text()
-    # KillWait of this cluster is 4 s.
-    assert re.search(r"time before SIGKILL +3 s .*time after which Slurm kills the agent", text), text
+    # KillWait of this cluster is 8 s.
+    assert re.search(r"time before SIGKILL +7 s .*time after which Slurm kills the agent", text), text
     text = text[text.index("Scheduler") : text.index("  MASTER_ADDR")]
     text = re.sub(r"n1:[23]\d{4}\b", "n1:PORT", text)
     # The job id differs in each run, and `squeezed` ignores the width of the columns.

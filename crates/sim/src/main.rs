@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use rdzv_core::rules::Rules;
 use rdzv_sim::agents::plan::{Medium, Plan};
 use rdzv_sim::history::lines;
+use rdzv_sim::rules::CONSENSUS;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents, consensus, fence, recovery, references};
 
@@ -55,10 +56,17 @@ fn main() -> ExitCode {
     let is_calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
     let everything = arguments.iter().any(|argument| argument == "--trace");
     let world = arguments.first().filter(|word| !word.starts_with("--"));
-    let broken = word_after("--break").and_then(|name| {
-        let mut all = rdzv_sim::rules::CONSENSUS.into_iter();
-        all.find(|rule| format!("{rule:?}") == *name)
+    let broken = word_after("--break").map(|name| {
+        let mut all = CONSENSUS.into_iter();
+        all.find(|rule| format!("{rule:?}") == *name).ok_or(name)
     });
+    let broken = match broken.transpose() {
+        Ok(broken) => broken,
+        Err(name) => {
+            eprintln!("--break: {name} is none of the rules {CONSENSUS:?}");
+            return ExitCode::from(2);
+        }
+    };
     // Returns the report of a seed, and the number of operations that were checked for their order.
     let run = |seed: u64, trace: Trace| -> Result<(String, u64), Violation> {
         let medium = match world.map(String::as_str) {

@@ -170,7 +170,7 @@ for number in range(40):
 
 SLOWER = {
     "a rank that arrives late in each step": (3, LATE, "rank 1 .* has been slower .* reaches each step 0.[12]"),
-    "a rank that falls behind": (2, BEHIND, "rank 1 .* has been slower .* steps behind"),
+    "a rank that falls behind": (2, BEHIND, "rank 1 .* has been slower .* steps? behind"),
     "a rank that computes while the others wait": (3, GUESSED, "rank 1 .* may have been slower .*[(]a guess"),
 }
 

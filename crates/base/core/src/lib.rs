@@ -7,10 +7,11 @@
 //!
 //! Reading order: [`machine`] (the contract for all machines), [`time`], [`ident`], [`endpoint`]
 //! and [`rank`] (the shared types), [`mod@env`] (names of environment variables), [`signal`],
-//! [`escape`] (foreign texts, made safe to display), [`rate`] (limits on log lines), [`reminder`]
-//! (log lines about long waits) and [`rules`] (rules that a simulation can break). The machines
-//! themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
-//! `rdzv-consensus`, `rdzv-voters`, `rdzv-agent-proto` and `rdzv-rpc-proto`.
+//! [`escape`] (foreign texts, made safe to display), [`quantity`] (numbers with nouns), [`rate`]
+//! (limits on log lines), [`reminder`] (log lines about long waits) and [`rules`] (rules that a
+//! simulation can break). The machines themselves are in the protocol crates: `rdzv-store-proto`,
+//! `rdzv-rendezvous-proto`, `rdzv-consensus`, `rdzv-voters`, `rdzv-agent-proto` and
+//! `rdzv-rpc-proto`.
 //!
 //! Two checks enforce this separation. The `clippy.toml` of each of these crates forbids clocks,
 //! sockets, files, threads, the environment and maps with random order. `cargo xtask tidy` compares
@@ -23,6 +24,7 @@ pub mod env;
 pub mod escape;
 pub mod ident;
 pub mod machine;
+pub mod quantity;
 pub mod rank;
 pub mod rate;
 pub mod reminder;

@@ -30,13 +30,12 @@ pub enum Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// One side refuses the other, or the TLS handshake fails.
+    /// One side refuses the other.
     ///
-    /// After a refusal, another attempt would fail, too. A connection that ends during the TLS
-    /// handshake also gives this error.
+    /// After a refusal, another attempt would fail, too.
     #[error("{0}")]
     Refused(String),
-    /// The peer closed the connection after TLS, or did not answer in time.
+    /// The peer closed the connection, or did not answer in time.
     #[error("{0}")]
     Silent(String),
 }
@@ -85,7 +84,13 @@ impl Channel {
                                 with --tls-cert";
                     return Err(OpenError::Silent(what.to_owned()));
                 }
-                Err(why) => return Err(OpenError::Refused(format!("TLS failed: {why}"))),
+                Err(error) => {
+                    let what = format!("TLS failed: {error}");
+                    return Err(match error.kind() {
+                        io::ErrorKind::InvalidData => OpenError::Refused(what),
+                        _ => OpenError::Silent(what),
+                    });
+                }
             }
         }
     }

@@ -69,20 +69,24 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// Returns the reason why the handshake failed.
-    pub fn handshake(&mut self) -> Result<bool, String> {
+    /// Returns [`io::ErrorKind::InvalidData`] if one side refuses the other, and otherwise the
+    /// errors of the stream.
+    pub fn handshake(&mut self) -> io::Result<bool> {
         loop {
-            if self.flush().map_err(|e| e.to_string())? && !self.tls.is_handshaking() {
+            if self.flush()? && !self.tls.is_handshaking() {
                 return Ok(true);
             }
             if self.wants_room() {
                 return Ok(false);
             }
             match self.pull() {
-                Ok(0) => return Err("it closed the connection during the TLS handshake".to_owned()),
+                Ok(0) => {
+                    let what = "it closed the connection during the TLS handshake";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tests with a TLS client that does not belong to the job.
+//! Tests with a TLS peer that does not belong to the job, or hangs up.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -6,9 +6,11 @@ use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use rdzv_testing::TestAuthority;
-use rdzv_trust::{Identity, Session};
+use rdzv_trust::channel::OpenError;
+use rdzv_trust::{Channel, Credentials, Identity, Session};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -40,7 +42,24 @@ fn a_client_without_a_certificate_is_refused_with_the_reason() {
     });
     let stream = listener.accept().unwrap().0;
     let mut session = Session::acceptor(&identity, stream).unwrap();
-    assert_eq!(session.handshake(), Err("it has no certificate".to_owned()));
+    let refused = session.handshake().unwrap_err();
+    assert_eq!(refused.to_string(), "it has no certificate");
     drop(session);
     client.join().unwrap();
+}
+
+#[test]
+fn a_peer_that_hangs_up_during_the_handshake_refuses_nothing() {
+    let authority = TestAuthority::new();
+    let (certificate, key) = authority.files("node");
+    let identity = Identity::from_files(&certificate, &key, &authority.file()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    drop(listener.accept().unwrap());
+    let credentials = Credentials {
+        identity: Some(identity.into()),
+        ..Credentials::default()
+    };
+    let error = Channel::open(stream, &credentials, Duration::from_secs(60)).unwrap_err();
+    assert!(matches!(error, OpenError::Silent(_)), "{error}");
 }

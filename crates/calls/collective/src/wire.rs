@@ -151,7 +151,7 @@ pub enum GroupRefusal {
     #[error("it belongs to another group; check whether the address is from an earlier run")]
     Group,
     /// The groups have different world sizes.
-    #[error("its group has {expected} ranks")]
+    #[error("its group has world size {expected}")]
     WorldSize {
         /// World size of the refusing rank.
         expected: u32,

@@ -15,7 +15,7 @@ use rdzv_rpc::tensor::Storage;
 use rdzv_rpc::{RpcError, RpcErrorKind, Tensor};
 use rdzv_rpc_proto::rref::Member;
 
-use crate::borrowing::Read;
+use crate::borrowing::{CONTAINERS, Read};
 use crate::driver::{CudaDriver, CudaStream, DriverResult, Fault, Pointer, version};
 use crate::lending::{CudaLimits, LoanedBlock, OwnLoan};
 use crate::library::Library;
@@ -157,7 +157,7 @@ impl<D: CudaDriver> Cuda<D> {
         let index = device.index().filter(|_| device.is_among(count));
         index.ok_or_else(|| {
             let text = format!(
-                "device {device} does not exist: this worker has {count} accelerators\nhelp: check \
+                "device {device} does not exist: accelerators of this worker: {count}\nhelp: check \
                  CUDA_VISIBLE_DEVICES and the device map"
             );
             RpcError::new(RpcErrorKind::InvalidArgument, text)
@@ -489,12 +489,10 @@ impl<D: CudaDriver> DeviceLender for Cuda<D> {
     fn meet(&self, card: &Bytes, from: Member) -> Result<(), String> {
         let read: Card = wire::read(card)?;
         if read.namespace != wire::namespace() {
-            return Err(
+            return Err(format!(
                 "the workers are in different PID namespaces, for which CUDA IPC does not work\n\
-                 help: start the containers with one PID and IPC namespace (docker run \
-                 --pid=host --ipc=host)"
-                    .to_owned(),
-            );
+                 help: {CONTAINERS}"
+            ));
         }
         if read.target >= self.shared.count {
             let count = self.shared.count;
@@ -510,18 +508,11 @@ impl<D: CudaDriver> DeviceLender for Cuda<D> {
             borrowed, lending, ..
         } = &mut *state;
         let key = (from, read.segment, read.target);
-        borrowed
-            .meet(
-                (&shared.driver, lending),
-                (key, &read, shared.process),
-                card,
-            )
-            .map_err(|why| {
-                format!(
-                    "{why}\nhelp: start the containers with one PID and IPC namespace (docker run \
-                     --pid=host --ipc=host)"
-                )
-            })
+        borrowed.meet(
+            (&shared.driver, lending),
+            (key, &read, shared.process),
+            card,
+        )
     }
 
     fn met(&self, card: &Bytes, to: Member, answer: Result<(), String>) {

@@ -28,6 +28,10 @@ struct Opened {
     events: BTreeMap<usize, CudaEvent>,
 }
 
+/// Remedy if CUDA IPC does not work between two containers.
+pub(crate) const CONTAINERS: &str = "start the containers with one PID and IPC namespace (docker \
+                                     run --pid=host --ipc=host)";
+
 /// Block that is read, with the description that the peer gets back.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -122,7 +126,10 @@ impl Borrowed {
                     (own.0, own.1)
                 } else {
                     let opened = driver.open(key.2, &handle);
-                    opened.map_err(|fault| format!("CUDA IPC was refused: {fault}"))?
+                    opened.map_err(|fault| {
+                        let help = fault.help().unwrap_or(CONTAINERS);
+                        format!("CUDA IPC was refused: {fault}\nhelp: {help}")
+                    })?
                 };
                 vacant.insert(Opened {
                     pointer,

@@ -112,7 +112,7 @@ impl fmt::Display for Fault {
             ),
             Self::NoDevice { index, count } => write!(
                 formatter,
-                "device cuda:{index} does not exist: this worker has {count} accelerators"
+                "device cuda:{index} does not exist: accelerators of this worker: {count}"
             ),
             Self::Call { function, name, .. } => write!(formatter, "{function}: {name}"),
         }

@@ -115,12 +115,14 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 }
 
 /// Returns the report of a run that failed because of an agent error.
-/// The report consists of the text and the advice.
+/// The report consists of the text and, if the text has no advice, general advice.
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
     // Python puts a number in front: `[Errno 98] Address already in use`.
     let text_alone = traceback::without_mark(text, "[Errno ", "] ");
     let mut lines = said(LineRole::Error, text_alone, width);
-    lines.extend(advice(remedy::of_text(text), width));
+    // The error's own advice is more precise.
+    let general = remedy::of_text(text).filter(|_| !text.contains("\nhelp: "));
+    lines.extend(advice(general, width));
     lines
 }
 

@@ -2,13 +2,7 @@
 
 use std::time::Duration;
 
-/// Returns a number with its noun: `1 node`, `3 nodes`.
-pub fn count(number: u32, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        _ => format!("{number} {noun}s"),
-    }
-}
+pub use rdzv_core::quantity::count;
 
 /// Formats a time in its two largest units.
 /// Examples: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 03 min`, `3 d 04 h`.

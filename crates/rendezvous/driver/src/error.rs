@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rdzv_core::quantity::count;
 use rdzv_store::{StoreError, subject};
 use thiserror::Error;
 
@@ -106,11 +107,12 @@ pub enum RendezvousError {
     },
     /// Too few nodes joined before the timeout.
     #[error(
-        "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {endpoint} \
+        "run '{run_id}' had {} of at least {} after {:.1} s of waiting at {endpoint} \
          (joined: {})\n\
          help: check that the other agents run with the same --rdzv-id and --rdzv-endpoint and can \
          reach it, or wait longer with --rdzv-conf join_timeout=SECONDS{}",
         .joined.len(),
+        count(.min_nodes, "node"),
         .elapsed.as_secs_f64(),
         if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") },
         help_for_loopback(.endpoint)

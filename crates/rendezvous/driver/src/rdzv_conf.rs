@@ -170,11 +170,11 @@ impl RendezvousConfig {
         let attempts = u64::from(defaults.keep_alive_max_attempt);
         let attempts = positive("keep_alive_max_attempt", attempts)?;
         let interval = defaults.keep_alive_interval.as_secs();
+        timeout("heartbeat", 1, Duration::ZERO)?;
         Ok(Settings {
             join_timeout: timeout("join", 1, defaults.join_timeout)?,
             last_call_timeout: timeout("last_call", 0, defaults.last_call_timeout)?,
             close_timeout: timeout("close", 1, defaults.close_timeout)?,
-            heartbeat_timeout: timeout("heartbeat", 1, defaults.heartbeat_timeout)?,
             keep_alive_interval: Duration::from_secs(positive("keep_alive_interval", interval)?),
             keep_alive_max_attempt: u32::try_from(attempts).unwrap_or(u32::MAX),
             cas_backoff_max: self.backoff()?,
@@ -297,7 +297,6 @@ mod tests {
             last_call_timeout: seconds(30),
             master_timeout: seconds(60),
             close_timeout: seconds(30),
-            heartbeat_timeout: seconds(5),
             keep_alive_interval: seconds(5),
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
@@ -326,7 +325,6 @@ mod tests {
                 last_call_timeout: seconds(2),
                 master_timeout: seconds(60),
                 close_timeout: seconds(3),
-                heartbeat_timeout: seconds(4),
                 keep_alive_interval: seconds(6),
                 keep_alive_max_attempt: 7,
                 cas_backoff_max: Duration::from_millis(500),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rdzv_core::escape::escape;
+use rdzv_core::quantity::count;
 
 /// Maximum number of ranks that a message lists.
 const NAMED: usize = 16;
@@ -56,7 +57,8 @@ impl fmt::Display for Recovering {
         match (&self.silent, self.missing.is_empty()) {
             (None, true) => write!(
                 formatter,
-                "recovered round {round} of {size} nodes in {:.0} ms",
+                "recovered round {round} of {} in {:.0} ms",
+                count(size, "node"),
                 elapsed * 1e3
             ),
             (None, false) => {

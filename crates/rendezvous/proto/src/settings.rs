@@ -45,8 +45,6 @@ pub struct Settings {
     pub master_timeout: Duration,
     /// Time for which an agent tries to close the run (30 s).
     pub close_timeout: Duration,
-    /// Limit of torchelastic for one heartbeat (5 s); no code uses it.
-    pub heartbeat_timeout: Duration,
     /// Time between heartbeats (5 s).
     pub keep_alive_interval: Duration,
     /// Number of missed heartbeats after which a node is lost (3).
@@ -81,7 +79,6 @@ impl Settings {
             last_call_timeout: Duration::from_secs(30),
             master_timeout: Duration::from_secs(60),
             close_timeout: Duration::from_secs(30),
-            heartbeat_timeout: Duration::from_secs(5),
             keep_alive_interval: Duration::from_secs(5),
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,

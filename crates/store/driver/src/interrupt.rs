@@ -26,11 +26,9 @@ thread_local! {
 /// Runs `call`, and runs `check` regularly while its store operations block.
 ///
 /// `check` runs at least every 100 ms while an operation blocks. Once it returns `true`, the
-/// operation fails with [`StoreError::Interrupted`]. Two operations report another error: sending a
-/// request ([`StoreError::Disconnected`]), and waiting for the lock of a file
-/// ([`StoreError::File`]). An interrupted wait leaves the store unchanged. An operation that
-/// requires an immediate reply loses its connection, because it is unknown whether the store
-/// executed it.
+/// operation fails with [`StoreError::Interrupted`]. An interrupted wait leaves the store
+/// unchanged. An operation that requires an immediate reply loses its connection, because it is
+/// unknown whether the store executed it.
 pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
     struct Restore(Option<fn() -> bool>);
     impl Drop for Restore {

@@ -96,7 +96,7 @@ fn a_forked_child_refuses() {
 fn a_device_that_does_not_exist_is_named() {
     assert_eq!(
         allocation(2, None),
-        "device cuda:2 does not exist: this worker has 2 accelerators\nhelp: check \
+        "device cuda:2 does not exist: accelerators of this worker: 2\nhelp: check \
          CUDA_VISIBLE_DEVICES and the device map"
     );
 }
@@ -157,6 +157,14 @@ fn a_refusal_of_cuda_ipc_is_named() {
     );
     let text = format!("CUDA IPC was refused: cuIpcOpenMemHandle_v2: {name}{CONTAINERS}");
     assert_eq!(refused, Err(text));
+}
+
+#[test]
+fn a_refusal_with_a_remedy_of_its_own_names_no_containers() {
+    let fault = fault("cuIpcOpenMemHandle_v2", 2, "CUDA_ERROR_OUT_OF_MEMORY");
+    let refused = meet(wire::namespace(), Some(fault)).unwrap_err();
+    let help = "\nhelp: free tensors on the device, or send smaller tensors";
+    assert!(refused.ends_with(help), "{refused}");
 }
 
 #[test]

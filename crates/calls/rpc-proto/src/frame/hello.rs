@@ -65,8 +65,8 @@ fn this_protocol() -> u16 {
 /// Reason for refusing a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HelloError {
-    /// The bytes are not a valid hello.
-    #[error("the first message of the peer is not a hello of version {PROTOCOL}")]
+    /// The bytes are not a valid hello or proof.
+    #[error("the peer's handshake is not of version {PROTOCOL} of the RPC protocol")]
     Unreadable,
     /// The peer speaks another version of the protocol.
     #[error(

@@ -21,7 +21,7 @@ impl CpuOnly {
 }
 
 pub(super) fn no_such_device(device: Device, count: u32) -> RpcError {
-    let message = format!("device {device} does not exist: this worker has {count} accelerators");
+    let message = format!("device {device} does not exist: accelerators of this worker: {count}");
     RpcError::invalid(message)
 }
 

@@ -128,7 +128,7 @@ fn tensors_move_to_devices_and_back() {
         .unwrap_err();
     assert_eq!(
         error.message,
-        "device cuda:2 does not exist: this worker has 2 accelerators"
+        "device cuda:2 does not exist: accelerators of this worker: 2"
     );
 }
 

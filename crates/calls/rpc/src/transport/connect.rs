@@ -107,7 +107,11 @@ fn secure(
     attempt: Attempt<'_>,
     reason: String,
 ) -> Result<Carrier, TransportError> {
-    while !session.handshake().map_err(|e| refused(attempt, e))? {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => refused(attempt, error.to_string()),
+        _ => attempt.lost(error),
+    };
+    while !session.handshake().map_err(failed)? {
         let direction = if session.wants_room() {
             PollFlags::OUT
         } else {

@@ -357,7 +357,7 @@ fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Resul
         turn_away(&session.stream().0, reason);
         return Err("it does not use TLS".to_owned());
     }
-    let greeted = session.handshake()?
+    let greeted = session.handshake().map_err(|error| error.to_string())?
         && match session.write(&[IoSlice::new(&[WELCOME])]) {
             Ok(_) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,

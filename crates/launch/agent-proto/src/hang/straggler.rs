@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
+use rdzv_core::quantity;
 use rdzv_core::rank::Rank;
 use rdzv_core::time::Mono;
 use serde::{Deserialize, Serialize};
@@ -160,7 +161,11 @@ impl fmt::Display for Lateness {
                 formatter,
                 "it reaches each step {late:.2} s after them (a step takes {step:.2} s)"
             ),
-            Self::Behind(steps) => write!(formatter, "it is {steps} steps behind them"),
+            Self::Behind(steps) => write!(
+                formatter,
+                "it is {} behind them",
+                quantity::count(steps, "step")
+            ),
             Self::Guess { processor, others } => write!(
                 formatter,
                 "it computes {:.0} % of the time, and every other rank at most {:.0} % (a guess, \

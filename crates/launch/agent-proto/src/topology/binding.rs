@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use rdzv_core::quantity::count;
 use thiserror::Error;
 
 use super::CpuList;
@@ -134,8 +135,9 @@ pub enum BindingError {
     },
     /// `exclusive` needs a core for each device.
     #[error(
-        "only {cores} physical cores of NUMA node {node} are usable for its {devices} devices, but \
-         --numa-binding exclusive needs one core for each; use --numa-binding node"
+        "NUMA node {node} has only {} for its {devices} devices, but --numa-binding exclusive \
+         needs one core for each; use --numa-binding node",
+        count(.cores, "usable physical core")
     )]
     TooFewCores {
         /// The node.
@@ -205,8 +207,8 @@ pub fn bind(
             })?;
             let reason = match devices {
                 1 => format!(
-                    "{at}, all of whose {} cores belong to one device",
-                    cores.len()
+                    "{at}, with {} for its only device",
+                    count(cores.len(), "core")
                 ),
                 _ => format!(
                     "{at}, whose {} cores are divided among {devices} devices",

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use rdzv_core::quantity::count;
 use tracing::warn;
 
 use super::json_events::record;
@@ -104,8 +105,8 @@ impl EventSink for EventFile {
         }
         if self.lost > 0 {
             warn!(
-                "{} events are missing in {}, because writing to it was too slow",
-                self.lost,
+                "lost {} for {}, because writing to it was too slow",
+                count(self.lost, "event"),
                 self.path.display()
             );
         }

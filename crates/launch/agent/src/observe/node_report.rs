@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_agent_proto::goodput::Goodput;
 use rdzv_agent_proto::group::{GroupState, rfc3339};
+use rdzv_core::quantity::count;
 use rdzv_core::time::Wall;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -298,7 +299,11 @@ impl NodeReport {
                 self.master = port.map(|port| (text("master_addr").to_owned(), port));
                 self.end_spans(None, at);
                 let (round, nodes) = (self.round.unwrap_or(0), self.group_world_size.unwrap_or(0));
-                self.begin_span(None, &format!("round {round}, {nodes} nodes"), at);
+                self.begin_span(
+                    None,
+                    &format!("round {round}, {}", count(nodes, "node")),
+                    at,
+                );
             }
             "worker_started" => {
                 let identity = serde_json::from_value(fields.clone());

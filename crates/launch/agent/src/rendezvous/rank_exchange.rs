@@ -8,6 +8,7 @@
 //! ```
 
 use rdzv_agent_proto::group::barrier;
+use rdzv_core::quantity::count;
 use rdzv_core::rank::{Assignment, GroupRank, Rank, RoleInfo, RoleRank, assign};
 use rdzv_core::reminder;
 use rdzv_store::{Store, StoreError, wait_reminding};
@@ -71,10 +72,9 @@ fn read_all<T: serde::de::DeserializeOwned>(
         warn!(
             target: reminder::TARGET,
             left,
-            "waiting for the ranks of other agents: {} of {} keys are missing, first {}; {left} s \
-             left",
+            "waiting for the ranks of other agents: {} of {} missing, first {}; {left} s left",
             missing.len(),
-            names.len(),
+            count(names.len(), "key"),
             missing.first().map_or("none", String::as_str),
         );
     })?;

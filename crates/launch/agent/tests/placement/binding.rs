@@ -163,7 +163,7 @@ fn what_cannot_be_bound_is_refused_with_the_reason() {
     let error = bound_with(&machine.seen_with("0,4"), BindingMode::Exclusive, 1, None);
     let error = error.unwrap_err();
     assert!(
-        error.contains("only 1 physical cores of NUMA node 0"),
+        error.contains("NUMA node 0 has only 1 usable physical core for"),
         "{error}"
     );
     machine.remove("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");

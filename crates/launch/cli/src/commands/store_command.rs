@@ -80,8 +80,8 @@ pub(crate) struct StoreArgs {
     ///
     /// A store can start at the address of an earlier store that has exited. If agents of the
     /// earlier store reach the new one, the new store waits for all agents of their round. With
-    /// this flag, the new store continues after 3 s without the missing agents. The flag has no
-    /// effect with --restarts 0.
+    /// this flag, the new store continues after 3 s without the missing agents. A store with
+    /// --restarts 0 has no record of agents, so it refuses the flag.
     #[arg(long)]
     recover: bool,
 
@@ -177,6 +177,10 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
 ///
 /// Returns the exit status of the serving process to its keeper, and `None` to that process.
 fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatus>> {
+    if arguments.recover && arguments.restarts == 0 {
+        let problem = "--recover has no effect with --restarts 0\nhelp: omit one of the two flags";
+        return Err(Misuse(problem.to_owned()).into());
+    }
     rdzv_agent::launcher::host::raise_open_files_limit();
     // Signals are blocked before the address is known, so that none can arrive too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rdzv_agent::outcome::Exit;
 use rdzv_agent::{AgentEvent, Outcome};
 use rdzv_console::{LineRole, chart};
+use rdzv_core::quantity::count;
 use rdzv_core::signal;
 use rustix::process::Signal;
 
@@ -170,7 +171,10 @@ impl Timeline {
                 }
                 print(
                     "resumed",
-                    format!("from the checkpoint of step {step}; {lost} steps are repeated"),
+                    format!(
+                        "from the checkpoint of step {step}; repeating {}",
+                        count(lost, "step")
+                    ),
                 );
             }
             Progress::Step { step, loss } => {

@@ -50,8 +50,8 @@ pub(crate) struct ObserveArgs {
 
     /// Send the spans of each restart to this OTLP collector.
     ///
-    /// The URL is that of an OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`; rdzv appends
-    /// `/v1/traces` and sends JSON. The spans are those of docs/goodput.md.
+    /// The URL is that of an OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`; https is not
+    /// supported. rdzv appends `/v1/traces` and sends JSON. The spans are those of docs/goodput.md.
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
@@ -109,6 +109,17 @@ impl ObserveArgs {
                 return Err(Refusal::argument("--metrics-handler", &problem));
             }
         };
+        #[cfg(feature = "otlp")]
+        if let Some(url) = &self.otlp
+            && !url.starts_with("http://")
+        {
+            let problem = format!(
+                "'{url}' does not begin with http://\n\
+                 help: rdzv sends without TLS; specify the http:// URL of a collector on this host \
+                 or in a trusted network"
+            );
+            return Err(Refusal::argument("--otlp", &problem));
+        }
         let events_file = self.events_file.as_deref();
         Ok(Observers {
             metrics_shown,

@@ -19,8 +19,8 @@ use crate::suggestion::did_you_mean;
 pub(crate) struct CountArgs {
     /// Number of nodes, or MIN:MAX for an elastic job.
     ///
-    /// `N` means `N:N`. Both numbers must be positive, and MIN at most MAX. Static rendezvous uses
-    /// only MAX.
+    /// `N` means `N:N`, and includes the nodes of --spares. Both numbers must be positive, and MIN
+    /// at most MAX. Static rendezvous uses only MAX.
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1")]
     nnodes: String,
 
@@ -120,10 +120,7 @@ impl CountArgs {
         let counted = |vendor: Vendor, visible: usize, all: usize| {
             let name = vendor.name();
             let reason = if visible == all {
-                count(
-                    u32::try_from(all).unwrap_or(u32::MAX),
-                    &format!("{name} device"),
-                )
+                count(all, &format!("{name} device"))
             } else {
                 let are = if visible == 1 { "is" } else { "are" };
                 format!("{visible} of {all} {name} devices {are} visible")
@@ -173,12 +170,12 @@ impl CountArgs {
 /// Returns the number of processors that the affinity mask and cpu.max allow.
 fn processors(context: &mut Context<'_>) -> WorkerCount {
     let mask = context.machine.affinity();
-    let count = u32::try_from(mask.len()).unwrap_or(u32::MAX);
-    let allowed = format!("{count} processors in the affinity mask ({mask})");
+    let all = u32::try_from(mask.len()).unwrap_or(u32::MAX);
+    let allowed = format!("{} in the affinity mask ({mask})", count(all, "processor"));
     let limit = context.machine.cpu_limit();
-    let Some(limit) = limit.filter(|limit| limit.quota.processors() < count) else {
+    let Some(limit) = limit.filter(|limit| limit.quota.processors() < all) else {
         return WorkerCount {
-            workers: i64::from(count),
+            workers: i64::from(all),
             reason: allowed,
         };
     };
@@ -189,8 +186,8 @@ fn processors(context: &mut Context<'_>) -> WorkerCount {
         quota.quota, quota.period
     );
     context.warn(format!(
-        "the number of workers is {workers} instead of {count}: {reason} (torchrun counts only the \
-         mask; --nproc-per-node {count} starts as many workers as torchrun)"
+        "the number of workers is {workers} instead of {all}: {reason} (torchrun counts only the \
+         mask; --nproc-per-node {all} starts as many workers as torchrun)"
     ));
     WorkerCount {
         workers: i64::from(workers),

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use rdzv_agent::AgentEvent;
 use rdzv_agent::observe::{EventSink, NodeReport};
-use rdzv_agent_proto::hang::line_splitter::{LineSplitter, SplitLine};
+use rdzv_agent_proto::hang::line_splitter::{LONGEST_LINE, LineSplitter, SplitLine};
 use rdzv_core::escape::escape_bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -23,8 +23,7 @@ use crate::terminal::complain;
 
 /// Runs a command with a report on its stdin, and waits for its exit.
 ///
-/// The wait ends at the limit of the command. The complete lines of its output go
-/// to stderr.
+/// The wait ends at the limit of the command. Its output goes to stderr, line by line.
 pub(crate) fn run(hook: &Hook, document: &Document) {
     let flag = hook.flag;
     let problem = match run_command(hook, &document.text()) {
@@ -55,21 +54,33 @@ fn run_command(hook: &Hook, text: &str) -> io::Result<Option<std::process::ExitS
         .process_group(0)
         .spawn()?;
     let group = Pid::from_child(&child);
-    let exited = watch(&child, &mut output, hook, began);
+    let mut lines = LineSplitter::default();
+    let exited = watch(&child, &mut output, &mut lines, hook, began);
+    // The last line may lack its line feed.
+    show(hook, lines.feed(b"\n"));
     // This also ends the processes that the command has started.
     let _ = kill_process_group(group, Signal::KILL);
-    let status = child.wait()?;
-    Ok(exited?.then_some(status))
+    // SIGKILL does not end an uninterruptible sleep, so only an exited command is waited for.
+    exited?.then(|| child.wait()).transpose()
 }
 
 /// Copies the output until the command exits.
 ///
 /// Returns `false` if the command does not exit within its limit.
-fn watch(child: &Child, output: &mut PipeReader, hook: &Hook, began: Instant) -> io::Result<bool> {
+fn watch(
+    child: &Child,
+    output: &mut PipeReader,
+    lines: &mut LineSplitter,
+    hook: &Hook,
+    began: Instant,
+) -> io::Result<bool> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let (mut lines, mut buffer, mut is_open) = (LineSplitter::default(), [0; 4096], true);
+    let (mut buffer, mut is_open) = ([0; 4096], true);
     loop {
         let left = hook.limit.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Ok(false);
+        }
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut events = [
             PollFd::new(&pidfd, PollFlags::IN),
@@ -81,22 +92,29 @@ fn watch(child: &Child, output: &mut PipeReader, hook: &Hook, began: Instant) ->
             &mut events[..1]
         };
         match poll(watched, Some(&left)) {
-            Ok(0) => return Ok(false),
-            Err(rustix::io::Errno::INTR) => continue,
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
             result => result?,
         };
         let [exited, readable] = events.map(|event| !event.revents().is_empty());
         if is_open && readable {
             let count = output.read(&mut buffer)?;
             is_open = count > 0;
-            for line in lines.feed(&buffer[..count]) {
-                if let SplitLine::Whole(line) = line {
-                    complain(&format!("rdzv: {}: {}", hook.flag, escape_bytes(&line)));
-                }
-            }
+            show(hook, lines.feed(&buffer[..count]));
         } else if exited {
             return Ok(true);
         }
+    }
+}
+
+/// Prints lines of the output that are not empty.
+fn show(hook: &Hook, lines: Vec<SplitLine>) {
+    for line in lines {
+        let text = match line {
+            SplitLine::Whole(line) if line.is_empty() => continue,
+            SplitLine::Whole(line) => escape_bytes(&line),
+            SplitLine::TooLong => format!("(omitted: a line of more than {LONGEST_LINE} bytes)"),
+        };
+        complain(&format!("rdzv: {}: {text}", hook.flag));
     }
 }
 

@@ -14,6 +14,7 @@ use rdzv_core::env::{
     CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, MASTER_ADDR, RANK, TORCHELASTIC_RUN_ID,
     WORLD_SIZE,
 };
+use rdzv_core::quantity::count;
 
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Provenance};
@@ -119,7 +120,18 @@ pub(crate) fn scheduled(
         return Ok(Scheduled::default());
     }
     let variables = Variables(environment);
-    let Some(step) = Step::of(&variables)? else {
+    let step = match Step::of(&variables) {
+        // The flags need nothing from the step.
+        Err(refusal) if scheduler == "auto" && MEETS.iter().any(|id| given(id).is_some()) => {
+            let warnings = vec![refusal.plain().to_owned()];
+            return Ok(Scheduled {
+                warnings,
+                ..Scheduled::default()
+            });
+        }
+        step => step?,
+    };
+    let Some(step) = step else {
         if scheduler == "slurm" {
             return Err(Refusal::Usage(
                 "--scheduler slurm: this process is not in a step of a Slurm job: run the command \
@@ -226,17 +238,18 @@ impl Variables<'_> {
     fn needed(&self, name: &str) -> Result<String, Refusal> {
         self.text(name).ok_or_else(|| {
             Refusal::Usage(format!(
-                "{name}, which Slurm sets in every step, is missing: specify --scheduler none, and \
-                 for several nodes also --nnodes, --rdzv-backend c10d and --rdzv-endpoint"
+                "{name}, which Slurm sets in every step, is missing\n{WITHOUT_SLURM}"
             ))
         })
     }
 }
 
+const WITHOUT_SLURM: &str = "help: specify --scheduler none, and for several nodes also --nnodes, \
+                             --rdzv-backend c10d and --rdzv-endpoint";
+
 fn unreadable(name: &str, value: &str, reason: &str) -> Refusal {
     Refusal::Usage(format!(
-        "{name} has the value {value:?}, which is not from Slurm: {reason}; specify --scheduler \
-         none, and for several nodes also --nnodes, --rdzv-backend c10d and --rdzv-endpoint"
+        "{name} has the value {value:?}, which is not from Slurm: {reason}\n{WITHOUT_SLURM}"
     ))
 }
 
@@ -274,7 +287,8 @@ impl Step {
         }
         let nodes = variables.number("SLURM_STEP_NUM_NODES")?.unwrap_or(0);
         if nodes != names.len() as u64 {
-            let reason = format!("{} nodes are in SLURM_STEP_NODELIST={list}", names.len());
+            let names = count(names.len(), "node");
+            let reason = format!("SLURM_STEP_NODELIST={list} names {names}");
             return Err(unreadable(
                 "SLURM_STEP_NUM_NODES",
                 &nodes.to_string(),
@@ -330,7 +344,9 @@ impl Step {
                 });
             }
         };
-        if let Some(workers) = accelerators(variables)? {
+        if !is_given("nproc_per_node")
+            && let Some(workers) = accelerators(variables)?
+        {
             add("nproc_per_node", workers.to_string(), "SLURM_GPUS_ON_NODE");
         }
         if *nodes < 2 {
@@ -418,8 +434,9 @@ impl Step {
                 Some(_) => {
                     return Err(Refusal::Usage(format!(
                         "step {} of Slurm job {} has several tasks on a node ({NAME}={tasks}), and \
-                         each task would start all workers of the node: use --ntasks-per-node=1, \
-                         or specify --scheduler none if this is intended",
+                         each task would start all workers of the node\n\
+                         help: use --ntasks-per-node=1, or specify --scheduler none if this is \
+                         intended",
                         self.step, self.job
                     )));
                 }

@@ -260,7 +260,7 @@ fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
         (
             "SLURM_STEP_NUM_NODES",
             "2",
-            "3 nodes are in SLURM_STEP_NODELIST=n[1-3]",
+            "SLURM_STEP_NODELIST=n[1-3] names 3 nodes",
         ),
         (
             "SLURM_STEP_NODELIST",
@@ -292,6 +292,14 @@ fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
         assert!(text.contains(reason), "{text}");
         assert!(text.contains("--scheduler none"), "{text}");
     }
+    // Flags need nothing from a broken step, unless the step was requested.
+    let (broken, flags) = ([("SLURM_PROCID", "-1")], [("standalone", "true")]);
+    let warned = of(&broken, &flags);
+    assert_eq!(warned.values, []);
+    assert!(warned.warnings[0].starts_with("SLURM_PROCID has the value \"-1\""));
+    asked("slurm", &broken, &flags).unwrap_err();
+    let workers = [("nproc_per_node", "2")];
+    of(&[("SLURM_GPUS_ON_NODE", "many")], &workers);
     let missing = refused(&[("SLURMD_NODENAME", "")]);
     assert!(
         missing.starts_with("SLURMD_NODENAME, which Slurm sets in every step, is missing"),

@@ -8,6 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget as _};
 use rdzv_agent::observe::WorkerStatus;
+use rdzv_core::quantity::count;
 
 use super::job::{Agent, Health, Job, OfWorker as _};
 use super::ps::age;
@@ -264,7 +265,8 @@ fn header(job: &Job, now: f64) -> Line<'static> {
         .round()
         .map_or("-".to_owned(), |round| round.to_string());
     let text = format!(
-        "  {nodes} nodes  {running}/{ranks} ranks running  round {round}  restarts {used}/{most}  {}",
+        "  {}  {running}/{ranks} ranks running  round {round}  restarts {used}/{most}  {}",
+        count(nodes, "node"),
         age(now - began)
     );
     let name = Span::styled(
@@ -348,7 +350,8 @@ fn drawn(job: &Job, row: &Row, latest: Latest, now: f64) -> Line<'static> {
     let dash = || "-".to_owned();
     match row {
         Row::Rest(nodes, ranks) => {
-            let text = format!("+ {nodes} other nodes with {ranks} ranks, healthy (a shows them)");
+            let (nodes, ranks) = (count(nodes, "other node"), count(ranks, "rank"));
+            let text = format!("+ {nodes} with {ranks}, healthy (a shows them)");
             Line::from(text).style(Style::new().fg(Color::Green))
         }
         Row::Node(name) => {

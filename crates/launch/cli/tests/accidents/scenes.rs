@@ -98,7 +98,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "Address already in use",
         who: "node 0 has to host the store at 127.0.0.1:",
-        remedy: "choose another port",
+        remedy: "choose another --master-port",
     },
     Scene {
         name: "missing node",

@@ -121,6 +121,11 @@ fn steps_in_which_the_nodes_cannot_meet_are_refused() {
     let ended = ended.expect(2);
     let text = "it has an opening bracket without a closing bracket";
     ended.assert_stderr(text);
+    ended.assert_stderr("help: specify --scheduler none");
+    let check = sbatch(r#"srun "$RDZV" check"#).env("SLURM_STEP_TASKS_PER_NODE", "2(x2)");
+    let check = check.expect(2);
+    check.assert_stderr("or specify --local to check only this node");
+    assert!(!check.stderr.contains("--scheduler"), "{}", check.stderr);
 }
 
 #[test]

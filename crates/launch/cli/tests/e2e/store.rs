@@ -52,6 +52,12 @@ fn a_port_in_use_is_one_sentence_and_advice() {
     );
 }
 
+#[test]
+fn recover_without_a_record_is_refused() {
+    let ended = rdzv(["store", "--recover", "--restarts", "0"]).expect(2);
+    ended.assert_stderr("--recover has no effect with --restarts 0\nhelp: ");
+}
+
 /// Returns a full pipe.
 fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();

@@ -48,6 +48,17 @@ fn boom_and_its_consequences() -> Vec<Failure> {
 }
 
 #[test]
+fn general_advice_is_only_for_an_error_without_advice() {
+    let advice = |text| error(text, None).len() - 1;
+    assert_eq!(advice("no answer: Connection refused"), 1);
+    let lines = text(&error(
+        "no answer: Connection refused\nhelp: start it",
+        None,
+    ));
+    assert_eq!(lines.matches("help: ").count(), 1, "{lines}");
+}
+
+#[test]
 fn what_followed_is_folded() {
     let failures = boom_and_its_consequences();
     insta::assert_snapshot!(text(&verdict(&here(&failures), None)), @r"

@@ -81,7 +81,7 @@ impl Client {
     /// Creates a client without connecting.
     ///
     /// Resolves the host name, but only for messages and for [`Client::local_address`]. A name that
-    /// does not resolve is no error here.
+    /// does not resolve is only a warning, because a later request may resolve it.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
         let mut config = Agent::config_builder()
             .proxy(None)
@@ -96,7 +96,14 @@ impl Client {
         }
         let endpoint = &options.endpoint;
         let found = resolve(&endpoint.host, endpoint.port, Some(options.read_timeout));
-        let addresses = found.unwrap_or_default();
+        let addresses = found.unwrap_or_else(|error| {
+            tracing::warn!(
+                "cannot resolve the etcd endpoint {endpoint}: {error}; check the host in \
+                 --rdzv-endpoint and this host's name server; retrying for up to {} s",
+                options.read_timeout.as_secs()
+            );
+            Vec::new()
+        });
         let described = match addresses.first() {
             Some(address) if address.to_string() != endpoint.to_string() => {
                 format!("the etcd endpoint {endpoint} ({address})")

@@ -68,8 +68,14 @@ impl<'a> LockedFile<'a> {
                 Err(source) => return Err(failed(path, "open", source)),
             };
             let shared = access == Access::Read;
-            let file =
-                lock(file, shared, deadline).map_err(|source| failed(path, "lock", source))?;
+            let file = lock(file, shared, deadline).map_err(|source| match source.kind() {
+                io::ErrorKind::Interrupted => StoreError::Interrupted {
+                    operation: "lock the store file",
+                    key: String::new(),
+                    elapsed: deadline.elapsed(),
+                },
+                _ => failed(path, "lock", source),
+            })?;
             let locked = Self { path, file };
             // The last store object may have removed the file while this one waited for the lock.
             if locked.metadata()?.nlink() > 0 {
@@ -222,8 +228,7 @@ fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
             Ok(locked) => return locked,
             Err(_) if deadline.has_passed() => break,
             Err(_) if interrupt::is_wanted() => {
-                let reason = "the caller stopped waiting for the file's lock";
-                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+                return Err(io::ErrorKind::Interrupted.into());
             }
             Err(_) => {}
         }

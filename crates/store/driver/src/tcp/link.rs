@@ -150,9 +150,13 @@ impl Link {
             }
         }
         if let Some(error) = failed {
+            let failure = match error.kind() {
+                io::ErrorKind::Interrupted => OperationFailure::GivenUp,
+                _ => OperationFailure::Closed,
+            };
             self.break_off(error);
             while self.machine.poll_output().is_some() {}
-            return Some(Err(self.broken(OperationFailure::Closed)));
+            return Some(Err(self.broken(failure)));
         }
         done.map(|done| done.map_err(|failure| self.broken(failure)))
     }
@@ -253,12 +257,7 @@ impl Link {
                     ) =>
                 {
                     if interrupt::is_wanted() {
-                        return Err(io::Error::new(
-                            io::ErrorKind::TimedOut,
-                            format!(
-                                "the caller stopped waiting after {sent} of {total} bytes were sent"
-                            ),
-                        ));
+                        return Err(io::ErrorKind::Interrupted.into());
                     }
                 }
                 Err(error) => return Err(error),
@@ -356,6 +355,16 @@ mod tests {
         assert_eq!(broken.source.kind(), io::ErrorKind::TimedOut);
         let broken = link.perform(ask(Shape::Byte), &[], LONG).unwrap_err();
         assert_eq!(broken.source.kind(), io::ErrorKind::NotConnected);
+    }
+
+    #[test]
+    fn an_interrupted_send_is_no_disconnection() {
+        let (mut link, _server) = pair();
+        let payload = vec![0; 64 << 20];
+        let sent = || link.perform(ask(Shape::Byte), &payload, LONG);
+        let broken = interrupt::interruptible(|| true, sent).unwrap_err();
+        assert_eq!(broken.failure, OperationFailure::GivenUp);
+        assert!(!link.is_alive());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_store::{FileStore, Store, StoreError};
+use rdzv_store::{FileStore, Store, StoreError, interruptible};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -111,6 +111,9 @@ fn a_lock_that_is_not_given_back_is_named() {
     let error = store.set("k", b"v").unwrap_err().to_string();
     assert!(error.contains("lock the store file"), "{error}");
     assert!(error.contains("held the file's lock"), "{error}");
+    store.set_timeout(Duration::from_secs(60));
+    let error = interruptible(|| true, || store.set("k", b"v")).unwrap_err();
+    assert!(matches!(error, StoreError::Interrupted { .. }), "{error}");
     holder.unlock().unwrap();
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), "v");

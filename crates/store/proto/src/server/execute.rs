@@ -76,7 +76,7 @@ impl ServerMachine {
     /// Performs a request and shows it to the extension.
     ///
     /// The extension sees the key before the request, and again after a possible change. A request
-    /// about several keys is shown key by key in its steps.
+    /// about several keys shows them where it is executed.
     #[cold]
     fn perform_shown(
         &mut self,
@@ -198,7 +198,7 @@ impl ServerMachine {
             Request::MultiGet { keys } => {
                 return self.step(id, Unfinished::MultiGet(keys.to_list()));
             }
-            Request::MultiSet { pairs } if self.in_steps(pairs.len()) => {
+            Request::MultiSet { pairs } if pairs.len() > WHOLE => {
                 return self.step(id, Unfinished::MultiSet(pairs.to_list()));
             }
             Request::MultiSet { pairs } => {
@@ -208,8 +208,18 @@ impl ServerMachine {
                     .filter(|(key, _)| !self.operations.keyspace().contains(key));
                 let new = new.count();
                 self.admit_more(id, size + new * ENTRY_OVERHEAD, new)?;
-                self.operations.multi_set(pairs);
+                if self.watching {
+                    for (key, _) in pairs.clone() {
+                        self.show_key(key, true);
+                    }
+                }
+                self.operations.multi_set(pairs.clone());
                 self.wake();
+                if self.watching {
+                    for (key, _) in pairs {
+                        self.show_stored(key);
+                    }
+                }
             }
             Request::CancelWait {} => {
                 self.operations.cancel_wait(id);

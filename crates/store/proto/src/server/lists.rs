@@ -6,7 +6,7 @@
 //!
 //! A `CHECK`, `WAIT` or `MULTI_SET` of at most [`WHOLE`] keys is executed as a whole, so no other
 //! request sees a partial effect. `MULTI_GET` and `LIST_KEYS` may be split at any number of keys.
-//! While an extension watches its keys, every request with a list of keys is executed in steps.
+//! While an extension watches its keys, every `CHECK` and `WAIT` is executed in steps.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;

@@ -120,6 +120,21 @@ fn only_its_own_keys_are_shown_and_a_value_is_fresh_when_it_is_read() {
 }
 
 #[test]
+fn a_multi_set_is_shown_as_a_whole() {
+    let mut world = extended();
+    let client = world.client();
+    world.ask(client, |out| request::extension(out, 0x20, b""));
+    world.ask(client, |out| {
+        request::multi_set(out, &[("/own.a", "1"), ("/other", "2"), ("/own.b", "3")]);
+    });
+    let seen = world.ask(client, |out| request::extension(out, 0x20, b""));
+    assert_eq!(
+        String::from_utf8_lossy(&seen),
+        "before:/own.a:true before:/own.b:true after:/own.a=1 after:/own.b=3"
+    );
+}
+
+#[test]
 fn it_is_notified_of_connections_that_are_gone_and_may_end_one() {
     let mut world = extended();
     let (one, two) = (world.client(), world.client());

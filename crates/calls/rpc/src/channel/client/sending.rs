@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rdzv_core::quantity::count;
 use rdzv_lock::MutexGuard;
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
@@ -59,8 +60,9 @@ impl Client {
             let waiting = calls.queue.len();
             drop(calls);
             let text = format!(
-                "the limit is reached: {in_flight} calls with {bytes} bytes are in flight and \
-                 {waiting} are queued; wait for some of them before you make more"
+                "the limit is reached: {} with {bytes} bytes in flight and {waiting} queued; wait \
+                 for some of them before you make more",
+                count(in_flight, "call")
             );
             return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
         }

@@ -60,7 +60,13 @@ pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     let step = match step {
         Ok(step) => step,
         Err(refusal) => {
-            complain(&format!("rdzv check: {}", refusal.plain()));
+            // The remedy is for `rdzv run`.
+            let problem = refusal.plain().lines().next().unwrap_or_default();
+            complain(&format!(
+                "rdzv check: {problem}\n\
+                 help: run it with srun --ntasks-per-node=1, or specify --local to check only this \
+                 node"
+            ));
             return Exit::Usage.into();
         }
     };
@@ -156,10 +162,10 @@ fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
         });
         let free: Vec<String> = free.collect();
         text += &format!(
-            "{}: rdzv {}, {python}, {} GPUs, {}\n",
+            "{}: rdzv {}, {python}, {}, {}\n",
             facts.node,
             facts.rdzv,
-            facts.gpus,
+            count(facts.gpus, "GPU"),
             free.join(", ")
         );
         if !facts.gpu_names.is_empty() {
@@ -174,11 +180,14 @@ fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
     }
     let wrong = findings.len() + missing.len();
     text += &match wrong {
-        0 => format!("{} of {} nodes passed the check\n", all.len(), all.len()),
+        0 => format!(
+            "{} of {} passed the check\n",
+            all.len(),
+            count(all.len(), "node")
+        ),
         _ => {
-            let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            let nodes = count(number(all.len() + missing.len()), "node");
-            format!("{} on {nodes}\n", count(number(wrong), "problem"))
+            let nodes = count(all.len() + missing.len(), "node");
+            format!("{} on {nodes}\n", count(wrong, "problem"))
         }
     };
     show(&text);

@@ -125,7 +125,7 @@ fn the_story_as_it_should_go() {
        0.08 s  stopped   rank 0 by SIGTERM
        0.08 s  restart   1 of 1
        0.10 s  start     ranks 0, 1 as processes 102, 103
-       0.11 s  resumed   from the checkpoint of step 40; 7 steps are repeated
+       0.11 s  resumed   from the checkpoint of step 40; repeating 7 steps
        0.12 s  step       60  loss 0.0167  █
        0.13 s  done      120  loss 0.0123  99.0 % of the points told apart
        0.13 s  loss      █▁▁

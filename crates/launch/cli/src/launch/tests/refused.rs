@@ -136,6 +136,17 @@ fn a_node_rank_beyond_the_nodes_is_refused_at_once() {
 }
 
 #[test]
+fn spare_nodes_that_leave_no_node_for_workers_are_refused_with_both_numbers() {
+    let refusal = case(&["--nnodes", "4", "--spares", "4", "s.py"]).refusal();
+    assert_eq!(
+        refusal.plain(),
+        "--spares: 4 nodes of --nnodes 4 cannot be spare: --nnodes includes the spare nodes, so it \
+         must be a single number that is greater than --spares 4"
+    );
+    assert!(matches!(refusal, Refusal::Parser { .. }));
+}
+
+#[test]
 fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
     let line = [
         "--rdzv-backend=c10d",

@@ -54,6 +54,24 @@ fn a_command_that_does_not_end_is_killed_with_its_processes() {
 }
 
 #[test]
+fn a_last_line_without_line_feed_is_printed() {
+    let flags = ["--on-failure=head -c 5000 /dev/zero; echo; printf 'the last'"];
+    let ended = run_shell(&flags[..], "exit 3").expect(1);
+    ended.assert_stderr("rdzv: --on-failure: (omitted: a line of more than 4096 bytes)\n");
+    ended.assert_stderr("rdzv: --on-failure: the last\n");
+}
+
+#[test]
+fn a_command_that_closes_its_output_or_never_stops_printing_is_killed() {
+    for command in ["exec >&- 2>&-; sleep 1000", "exec yes ''"] {
+        let hook = format!("--on-failure={command}");
+        let flags = ["--hook-timeout=0.5", &hook];
+        let ended = run_shell(&flags[..], "exit 3").expect(1);
+        ended.assert_stderr("did not exit within 0.5 s and was killed (--hook-timeout)");
+    }
+}
+
+#[test]
 fn a_success_and_a_signal_run_no_command() {
     let flags = [
         "--on-failure=echo > failed",

@@ -97,6 +97,12 @@ fn a_collector_has_all_spans_of_an_agent_that_has_ended() {
 }
 
 #[test]
+fn a_url_with_tls_is_refused() {
+    let ended = run_shell("--otlp=https://127.0.0.1:4318", "true").expect(2);
+    ended.assert_stderr("--otlp: 'https://127.0.0.1:4318' does not begin with http://\n");
+}
+
+#[test]
 fn a_collector_that_does_not_answer_holds_an_agent_up_for_a_limited_time() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

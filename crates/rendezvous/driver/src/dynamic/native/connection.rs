@@ -57,7 +57,7 @@ pub(super) enum Command {
     /// The answer comes when the workers of all nodes have succeeded.
     Succeeded {
         round: u64,
-        answer: mpsc::SyncSender<()>,
+        answer: mpsc::SyncSender<Result<(), RendezvousError>>,
     },
     Observe(Observer),
     Ping(mpsc::Sender<()>),
@@ -122,7 +122,7 @@ pub(super) struct Connection {
     close: Option<mpsc::SyncSender<Result<(), NativeFailure>>>,
     status: Vec<mpsc::SyncSender<(bool, u32)>>,
     /// Sender to the caller that waits for the success of all nodes.
-    barrier: Option<mpsc::SyncSender<()>>,
+    barrier: Option<mpsc::SyncSender<Result<(), RendezvousError>>>,
     /// Time of the loss of the connection; `None` with a connection.
     lost_since: Option<Instant>,
     onlooking: Onlooking,
@@ -267,7 +267,10 @@ impl Connection {
 
     async fn received(&mut self, read: io::Result<usize>) {
         match read {
-            Ok(0) => self.broken("it closed the connection".to_owned()).await,
+            Ok(0) => {
+                let why = "the peer closed the connection";
+                self.broken(why.to_owned()).await;
+            }
             Ok(count) => {
                 self.onlooking.heard();
                 let bytes = Input::Bytes(&self.buffer[..count]);
@@ -456,13 +459,16 @@ impl Connection {
             }
             Output::AllSucceeded(_) => {
                 if let Some(barrier) = self.barrier.take() {
-                    let _ = barrier.send(());
+                    let _ = barrier.send(Ok(()));
                 }
             }
             Output::Changed(change) => {
-                if matches!(change, native_client::RoundChange::Lost { .. }) {
+                if let native_client::RoundChange::Lost { what, elapsed } = &change
+                    && let Some(barrier) = self.barrier.take()
+                {
                     // No process will report the success of the others any more.
-                    self.barrier = None;
+                    let at = endpoint(self.address);
+                    let _ = barrier.send(Err(unreachable(at, what.clone(), Some(*elapsed))));
                 }
                 self.observe(change);
             }

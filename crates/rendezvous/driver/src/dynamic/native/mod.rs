@@ -372,7 +372,7 @@ impl RendezvousBackend for Native {
                 Some(timeout) => passed.recv_timeout(timeout),
                 None => passed.recv().map_err(Into::into),
             };
-            passed.map_err(|error| {
+            passed.unwrap_or_else(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
                         format!("the workers of other nodes have not finished round {round}"),
@@ -382,7 +382,7 @@ impl RendezvousBackend for Native {
                         (format!("round {round} is over"), None)
                     }
                 };
-                unreachable(endpoint.clone(), what, elapsed)
+                Err(unreachable(endpoint.clone(), what, elapsed))
             })
         }))
     }

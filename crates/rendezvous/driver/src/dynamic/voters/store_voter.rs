@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::quantity;
 use rdzv_core::rules::Rules;
 use rdzv_store::ServerOptions;
 use rdzv_voters::Settings;
@@ -39,9 +40,9 @@ impl StoreVoter {
         let count = most_voters(endpoints.len());
         if count < 3 {
             return wrong(format!(
-                "'{list}' names {} voters, but must list all 3 or 5, as in the agents' \
-                 --rdzv-endpoint: a:29400,b,c",
-                endpoints.len()
+                "'{list}' names {}, but must list all 3 or 5, as in the agents' --rdzv-endpoint: \
+                 a:29400,b,c",
+                quantity::count(endpoints.len(), "voter")
             ));
         }
         endpoints.truncate(count);
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(endpoints("a,b,c,d"), Ok(3));
         assert_eq!(endpoints("a,b,c,d,e,f"), Ok(5));
         for (list, text) in [
-            ("a:29400", "names 1 voters"),
+            ("a:29400", "names 1 voter,"),
             ("a,b", "names 2 voters"),
             ("a,b,a", "is listed twice"),
             ("a,,c", "has an empty entry"),

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use rdzv_core::quantity::count;
 use rdzv_core::rate::RateLimit;
 use rdzv_core::time::{Mono, earliest};
 use rdzv_store_proto::server::{CloseReason, ServerStats};
@@ -85,14 +86,14 @@ impl Notices {
         self.lost.take_dropped(now);
         if let Some(dropped) = self.closed.take_dropped(now) {
             tracing::warn!(
-                "the store server closed {dropped} more connections within {seconds} s for reasons \
-                 like these"
+                "the store server closed {} within {seconds} s for reasons like these",
+                count(dropped, "more connection")
             );
         }
         if let Some(dropped) = self.not_accepted.take_dropped(now) {
             tracing::warn!(
-                "the store server failed to accept a connection {dropped} more times within \
-                 {seconds} s"
+                "the store server failed to accept a connection {} within {seconds} s",
+                count(dropped, "more time")
             );
         }
     }
@@ -112,11 +113,10 @@ pub(super) fn short_of_descriptors(
     let holders: Vec<String> = holders.iter().map(shown).collect();
     tracing::warn!(
         "the store server is short of descriptors: {used}, {} of them by its connections ({}); \
-         until now, it closed {} connections that do not belong to agents to free descriptors; \
-         raise the limit of open files (ulimit -n), or restrict access to the port with a firewall",
+         until now, it closed {} without an agent to free descriptors; raise the limit of open files (ulimit -n), or restrict access to the port with a firewall",
         stats.connections,
         holders.join(", "),
-        stats.refused_for_descriptors,
+        count(stats.refused_for_descriptors, "connection"),
     );
 }
 
