@@ -54,14 +54,9 @@ impl Hosted {
     }
 
     /// Changes the run, and turns the effects into outputs.
-    pub(super) fn apply(
-        &mut self,
-        out: &mut Outbox<Output>,
-        change: impl FnOnce(&mut Run, &mut Outbox<Effect>),
-    ) {
-        let mut effects = Outbox::default();
-        change(&mut self.run, &mut effects);
-        while let Some(effect) = effects.pop() {
+    pub(super) fn apply(&mut self, out: &mut Outbox<Output>, change: impl FnOnce(&mut Run)) {
+        change(&mut self.run);
+        while let Some(effect) = self.run.poll_effect() {
             out.push(match effect {
                 Effect::Notify(node, event) => match self.sessions.connection(&node) {
                     Some(connection) => Output::Send(connection, event),
@@ -95,7 +90,7 @@ impl Hosted {
         if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
             out.push(Output::Send(from, self.attached(authority, &join)));
         }
-        self.apply(out, |run, out| run.join(now, join, out));
+        self.apply(out, |run| run.join(now, join));
     }
 
     /// Handles an agent that resumes over a new connection.
@@ -109,7 +104,7 @@ impl Hosted {
     ) {
         let join = &reattach.join;
         if reattach.leaves {
-            self.apply(out, |run, out| run.leaves(now, join, out));
+            self.apply(out, |run| run.leaves(now, join));
             return out.push(Output::Send(from, Event::Left));
         }
         // A closed run only reports its end, even to its former members.
@@ -131,19 +126,19 @@ impl Hosted {
         let known = reattach.holds.as_ref().or(reattach.left.as_ref()).cloned();
         let known = known.as_ref();
         if before == Before::MayLive {
-            self.apply(out, |run, out| {
-                run.leave_undecided(now, &reattach.last, known, authority, out);
+            self.apply(out, |run| {
+                run.leave_undecided(now, &reattach.last, known, authority);
             });
         }
         if before == Before::HasEnded {
             self.run.decide(now, reattach.last.cluster);
         }
         out.push(Output::Send(from, self.attached(authority, join)));
-        self.apply(out, |run, out| {
+        self.apply(out, |run| {
             if let Some(known) = known.filter(|_| before == Before::HasEnded) {
-                run.recover_unnoted(now, known, None, out);
+                run.recover_unnoted(now, known, None);
             }
-            run.reattach(now, reattach, out);
+            run.reattach(now, reattach);
         });
     }
 
@@ -202,8 +197,8 @@ impl Hosted {
             let silence = self.lease();
             return self.sessions.await_return(now, &node, fence, silence);
         }
-        self.apply(out, |run, out| {
-            run.lost(now, &node, "its connection closed", out);
+        self.apply(out, |run| {
+            run.lost(now, &node, "its connection closed");
         });
     }
 
@@ -221,23 +216,23 @@ impl Hosted {
                 "it sent nothing for {:.1} s",
                 now.mono.since(heard).as_secs_f64()
             );
-            self.apply(out, |run, out| run.lost(now, &node, &how, out));
+            self.apply(out, |run| run.lost(now, &node, &how));
             out.push(Output::Close(
                 connection,
                 format!("its agent is lost: {how}"),
             ));
         }
         while let Some((node, has_ended)) = self.sessions.take_gone(now) {
-            self.apply(out, |run, out| {
+            self.apply(out, |run| {
                 if has_ended {
-                    run.has_ended(now, &node, out);
+                    run.has_ended(now, &node);
                 } else {
                     let how = "its connection closed, and it did not reattach";
-                    run.lost(now, &node, how, out);
+                    run.lost(now, &node, how);
                 }
             });
         }
-        self.apply(out, |run, out| run.tick(now, late, out));
+        self.apply(out, |run| run.tick(now, late));
     }
 
     /// Passes the message of an agent on to viewers, or to all agents.

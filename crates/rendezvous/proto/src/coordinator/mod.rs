@@ -58,7 +58,7 @@ use self::deadlines::Deadlines;
 use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
-use self::runs::{Effect, Run};
+use self::runs::Run;
 use self::sessions::Session;
 use self::wire::{AgentRefusal, Authority, Event, Join, Operation, Reattach, Standing};
 use crate::group::Wait;
@@ -302,7 +302,7 @@ impl Machine for Coordinator {
             Input::Found { key, value } => self.found(now, key, value),
             Input::Touching { key, writes } => {
                 if let Some(Key::State(run)) = self.key(key) {
-                    self.apply(now, &run, |run, out| run.touching(now, writes, out));
+                    self.apply(now, &run, |run| run.touching(now, writes));
                 }
             }
             Input::Stored { key, value } => self.stored(now, key, value),
@@ -414,12 +414,12 @@ impl Coordinator {
                 }
             }
             Operation::Succeeded { round } => {
-                self.apply_from(now, from, |run, node, out| {
-                    run.succeeded(now, node, round, out);
+                self.apply_from(now, from, |run, node| {
+                    run.succeeded(now, node, round);
                 });
             }
             Operation::Leave => {
-                self.apply_from(now, from, |run, node, out| run.leave(now, node, out));
+                self.apply_from(now, from, |run, node| run.leave(now, node));
                 self.outbox.push(Output::Send(from, Event::Left));
             }
             Operation::Heartbeat => {
@@ -446,11 +446,11 @@ impl Coordinator {
             // The machine of the voters handles this operation.
             Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
-                self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));
+                self.apply_from(now, from, |run, node| run.failed(node, &reason));
             }
             Operation::Master { round, addr, port } => {
-                self.apply_from(now, from, |run, node, out| {
-                    run.publish_master(node, round, addr, port, out);
+                self.apply_from(now, from, |run, node| {
+                    run.publish_master(node, round, addr, port);
                 });
             }
         }
@@ -474,7 +474,7 @@ impl Coordinator {
         self.voters = voters;
         let runs: Vec<String> = self.runs.keys().cloned().collect();
         for run in runs {
-            self.apply(now, &run, |run, out| run.count_voters(voters, out));
+            self.apply(now, &run, |run| run.count_voters(voters));
         }
     }
 
@@ -484,8 +484,8 @@ impl Coordinator {
     fn lease(&mut self, now: Now, from: ConnId, number: u64, standing: Standing) {
         let is_known = self.heard(now, from).is_some();
         if is_known && standing != Standing::Asks {
-            self.apply_from(now, from, |run, node, out| {
-                run.reports_lease(node, standing, out);
+            self.apply_from(now, from, |run, node| {
+                run.reports_lease(node, standing);
             });
         }
         if is_known && self.voters > 0 && standing != Standing::Lifted {
@@ -561,7 +561,7 @@ impl Coordinator {
                 });
             }
             Operation::Close { .. } => self.with(now, &id, |hosted, out| {
-                hosted.apply(out, |run, out| run.close(out));
+                hosted.apply(out, |run| run.close());
                 out.push(Output::Send(from, Event::Closed));
             }),
             Operation::Status { .. } => self.with(now, &id, |hosted, out| {
@@ -680,8 +680,8 @@ impl Coordinator {
             return self.remove_left(now);
         }
         if let Some(Key::Master { run, round, field }) = self.key(key) {
-            self.apply(now, &run, |run, out| {
-                run.found_master(round, field, value, out);
+            self.apply(now, &run, |run| {
+                run.found_master(round, field, value);
             });
         }
     }
@@ -689,15 +689,15 @@ impl Coordinator {
     fn stored(&mut self, now: Now, key: &[u8], value: Option<&[u8]>) {
         match self.key(key) {
             Some(Key::State(run)) => {
-                self.apply(now, &run, |run, out| run.stored(now, value, out));
+                self.apply(now, &run, |run| run.stored(now, value));
             }
             Some(Key::Master { run, round, field }) => {
-                self.apply(now, &run, |run, out| {
-                    run.stored_master(round, field, value, out);
+                self.apply(now, &run, |run| {
+                    run.stored_master(round, field, value);
                 });
             }
             Some(Key::FirstRole { run, round }) => {
-                self.apply(now, &run, |run, out| run.first_role(round, out));
+                self.apply(now, &run, |run| run.first_role(round));
             }
             None => {}
         }
@@ -744,21 +744,16 @@ impl Coordinator {
         keys::parse(key, |run| self.runs.contains_key(run))
     }
 
-    fn apply(&mut self, now: Now, id: &str, change: impl FnOnce(&mut Run, &mut Outbox<Effect>)) {
+    fn apply(&mut self, now: Now, id: &str, change: impl FnOnce(&mut Run)) {
         self.with(now, id, |hosted, out| hosted.apply(out, change));
     }
 
     /// Changes the run of a connection, if it has a session.
-    fn apply_from(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        change: impl FnOnce(&mut Run, &NodeDesc, &mut Outbox<Effect>),
-    ) {
+    fn apply_from(&mut self, now: Now, from: ConnId, change: impl FnOnce(&mut Run, &NodeDesc)) {
         if let Some(id) = self.joined.get(&from).cloned() {
             self.with(now, &id, |hosted, out| {
                 if let Some(node) = hosted.sessions.node(from) {
-                    hosted.apply(out, |run, out| change(run, &node, out));
+                    hosted.apply(out, |run| change(run, &node));
                 }
             });
         }
@@ -770,7 +765,7 @@ impl Coordinator {
             return;
         };
         call(hosted, &mut self.outbox);
-        hosted.apply(&mut self.outbox, |run, out| run.answer_succeeded(now, out));
+        hosted.apply(&mut self.outbox, |run| run.answer_succeeded(now));
         if let Some(connection) = hosted.begun.take() {
             self.joined.insert(connection, id.to_owned());
         }
@@ -779,7 +774,7 @@ impl Coordinator {
         }
         let idle = hosted.run.is_idle();
         if idle && !hosted.run.is_recovering() {
-            hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
+            hosted.apply(&mut self.outbox, |run| run.flush(now));
         }
         match hosted.deadline().filter(|_| !idle) {
             Some(alarm) => self.alarms.set(id, alarm),
