@@ -57,6 +57,7 @@ impl Run {
             Round::Held(_) | Round::Over(_) => self.step_in(now),
             Round::Silent(..) | Round::Recovering(..) | Round::Closed { .. } => {}
         }
+        self.spares = self.spares.max(self.nodes.surplus.len());
     }
 
     /// Begins the next round after the last participant has left.
@@ -254,18 +255,16 @@ impl Run {
     /// Notifies the native participants.
     pub(super) fn complete(&mut self, now: Now) {
         let number = self.round.number();
-        let infos = self.infos();
-        let assignments = infos.as_ref().map(|infos| assign(infos));
-        let replaced = match (&infos, &assignments) {
-            (Some(infos), Some(assignments)) => self.replaced(infos, assignments),
-            _ => Vec::new(),
-        };
+        let ranked = self.infos().map(|infos| (assign(&infos), infos));
+        let replaced = ranked
+            .as_ref()
+            .map(|(ranks, infos)| self.replaced(infos, ranks));
         let settings = &self.settings;
         let is_fixed = settings.min_nodes == settings.max_nodes;
         let is_new = |node| !self.former.contains_key(node);
         let is_helped = self.former_size > 0 && self.nodes.participants.keys().any(is_new);
         let has_others = !self.nodes.waiting.is_empty() || !self.nodes.surplus.is_empty();
-        if is_fixed && is_helped && !has_others {
+        if is_fixed && is_helped && !has_others && std::mem::take(&mut self.spares) > 0 {
             let (run, round) = (self.id.clone(), number);
             self.effects.output(Output::LastSpare { run, round });
         }
@@ -274,7 +273,7 @@ impl Run {
         self.torchrun.outdate();
         self.round = Round::Held(Formed {
             is_ours: true,
-            replaced,
+            replaced: replaced.unwrap_or_default(),
             programs: self.programs_of(&nodes),
             awaited: nodes,
             ..Formed::new(number)
@@ -282,9 +281,10 @@ impl Run {
         if self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round();
         }
-        if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
+        if let Some((assignments, infos)) = &ranked {
             self.store_ranks(infos, assignments);
         }
+        let assignments = ranked.map(|(assignments, _)| assignments);
         let lease = if self.record.lease.is_zero() {
             AgentLease::None
         } else {
@@ -354,21 +354,17 @@ impl Run {
         let round = self.round.number();
         let recorded = (round, infos.len() as u32);
         if let Some((round, nodes)) = self.torchrun.recorded.replace(recorded) {
-            for rank in 0..nodes {
-                self.effects
-                    .output(Output::Remove(role_info(&self.id, round, rank)));
-                self.effects
-                    .output(Output::Remove(assigned_ranks(&self.id, round, rank)));
+            let keys = |rank| [role_info, assigned_ranks].map(|key| key(&self.id, round, rank));
+            for key in (0..nodes).flat_map(keys) {
+                self.effects.output(Output::Remove(key));
             }
         }
         for (info, assignment) in infos.iter().zip(assignments) {
             let rank = info.rank.0;
-            for (key, value) in [
-                (role_info(&self.id, round, rank), json(info)),
-                (assigned_ranks(&self.id, round, rank), json(assignment)),
-            ] {
-                self.effects.store(key, value);
-            }
+            let key = role_info(&self.id, round, rank);
+            self.effects.store(key, json(info));
+            let key = assigned_ranks(&self.id, round, rank);
+            self.effects.store(key, json(assignment));
         }
     }
 
