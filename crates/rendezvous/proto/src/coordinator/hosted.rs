@@ -22,6 +22,7 @@ pub(super) struct Hosted {
     pub(super) begun: Option<ConnId>,
     /// Connections whose sessions have just ended.
     pub(super) ended: Vec<ConnId>,
+    pub(super) out: Outbox<Output>,
 }
 
 /// The last coordinator that an agent has obeyed.
@@ -54,15 +55,10 @@ impl Hosted {
     }
 
     /// Changes the run, and turns the effects into outputs.
-    pub(super) fn apply(
-        &mut self,
-        out: &mut Outbox<Output>,
-        change: impl FnOnce(&mut Run, &mut Outbox<Effect>),
-    ) {
-        let mut effects = Outbox::default();
-        change(&mut self.run, &mut effects);
-        while let Some(effect) = effects.pop() {
-            out.push(match effect {
+    pub(super) fn apply(&mut self, change: impl FnOnce(&mut Run)) {
+        change(&mut self.run);
+        while let Some(effect) = self.run.poll_effect() {
+            self.out.push(match effect {
                 Effect::Notify(node, event) => match self.sessions.connection(&node) {
                     Some(connection) => Output::Send(connection, event),
                     None => continue,
@@ -76,41 +72,29 @@ impl Hosted {
         }
     }
 
-    pub(super) fn join(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        join: Box<Join>,
-        out: &mut Outbox<Output>,
-    ) {
+    pub(super) fn join(&mut self, now: Now, from: ConnId, join: Box<Join>) {
         let refusal = if self.run.is_closed() {
             Some(AgentRefusal::Closed)
         } else {
             self.refusal(from, &join)
         };
         if let Some(refusal) = refusal {
-            return out.push(Output::Send(from, Event::Refused(refusal)));
+            return self.out.push(Output::Send(from, Event::Refused(refusal)));
         }
-        self.attach(now, from, &join, out);
+        self.attach(now, from, &join);
         if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
-            out.push(Output::Send(from, self.attached(authority, &join)));
+            self.out
+                .push(Output::Send(from, self.attached(authority, &join)));
         }
-        self.apply(out, |run, out| run.join(now, join, out));
+        self.apply(|run| run.join(now, join));
     }
 
     /// Handles an agent that resumes over a new connection.
-    pub(super) fn reattach(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        reattach: Reattach,
-        before: Before,
-        out: &mut Outbox<Output>,
-    ) {
+    pub(super) fn reattach(&mut self, now: Now, from: ConnId, reattach: Reattach, before: Before) {
         let join = &reattach.join;
         if reattach.leaves {
-            self.apply(out, |run, out| run.leaves(now, join, out));
-            return out.push(Output::Send(from, Event::Left));
+            self.apply(|run| run.leaves(now, join));
+            return self.out.push(Output::Send(from, Event::Left));
         }
         // A closed run only reports its end, even to its former members.
         if self.run.is_closed() {
@@ -121,29 +105,28 @@ impl Hosted {
                 Some(_) => Event::Closed,
                 None => Event::Refused(AgentRefusal::Closed),
             };
-            return out.push(Output::Send(from, over));
+            return self.out.push(Output::Send(from, over));
         }
         if let Some(refusal) = self.refusal(from, join) {
-            return out.push(Output::Send(from, Event::Refused(refusal)));
+            return self.out.push(Output::Send(from, Event::Refused(refusal)));
         }
-        self.attach(now, from, join, out);
+        self.attach(now, from, join);
         let authority = self.authority.unwrap_or_default();
         let known = reattach.holds.as_ref().or(reattach.left.as_ref()).cloned();
         let known = known.as_ref();
         if before == Before::MayLive {
-            self.apply(out, |run, out| {
-                run.leave_undecided(now, &reattach.last, known, authority, out);
-            });
+            self.apply(|run| run.leave_undecided(now, &reattach.last, known, authority));
         }
         if before == Before::HasEnded {
             self.run.decide(now, reattach.last.cluster);
         }
-        out.push(Output::Send(from, self.attached(authority, join)));
-        self.apply(out, |run, out| {
+        self.out
+            .push(Output::Send(from, self.attached(authority, join)));
+        self.apply(|run| {
             if let Some(known) = known.filter(|_| before == Before::HasEnded) {
-                run.recover_unnoted(now, known, None, out);
+                run.recover_unnoted(now, known, None);
             }
-            run.reattach(now, reattach, out);
+            run.reattach(now, reattach);
         });
     }
 
@@ -178,7 +161,7 @@ impl Hosted {
     }
 
     /// Begins a session of an agent over this connection.
-    fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
+    fn attach(&mut self, now: Now, from: ConnId, join: &Join) {
         self.run.adopt_settings(join);
         let limits = self.limits();
         let peer = join.from.as_deref();
@@ -189,11 +172,11 @@ impl Hosted {
         if let Some(old) = old {
             self.ended.push(old);
             let why = "its agent reattached over another connection";
-            out.push(Output::Close(old, why.to_owned()));
+            self.out.push(Output::Close(old, why.to_owned()));
         }
     }
 
-    pub(super) fn closed(&mut self, now: Now, from: ConnId, out: &mut Outbox<Output>) {
+    pub(super) fn closed(&mut self, now: Now, from: ConnId) {
         let Some(node) = self.sessions.node(from) else {
             return;
         };
@@ -202,18 +185,16 @@ impl Hosted {
             let silence = self.lease();
             return self.sessions.await_return(now, &node, fence, silence);
         }
-        self.apply(out, |run, out| {
-            run.lost(now, &node, "its connection closed", out);
-        });
+        self.apply(|run| run.lost(now, &node, "its connection closed"));
     }
 
     /// Handles the deadline `at`, which has passed.
-    pub(super) fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
+    pub(super) fn tick(&mut self, now: Now, at: Mono) {
         let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
         let due = self.sessions.lost_agents(now, late, &self.limits());
         for (connection, node) in due.quiet {
             if self.run.is_member(&node) {
-                out.push(Output::Send(connection, Event::Alive(None)));
+                self.out.push(Output::Send(connection, Event::Alive(None)));
             }
         }
         for (connection, node, heard) in due.silent {
@@ -221,51 +202,45 @@ impl Hosted {
                 "it sent nothing for {:.1} s",
                 now.mono.since(heard).as_secs_f64()
             );
-            self.apply(out, |run, out| run.lost(now, &node, &how, out));
-            out.push(Output::Close(
+            self.apply(|run| run.lost(now, &node, &how));
+            self.out.push(Output::Close(
                 connection,
                 format!("its agent is lost: {how}"),
             ));
         }
         while let Some((node, has_ended)) = self.sessions.take_gone(now) {
-            self.apply(out, |run, out| {
+            self.apply(|run| {
                 if has_ended {
-                    run.has_ended(now, &node, out);
+                    run.has_ended(now, &node);
                 } else {
                     let how = "its connection closed, and it did not reattach";
-                    run.lost(now, &node, how, out);
+                    run.lost(now, &node, how);
                 }
             });
         }
-        self.apply(out, |run, out| run.tick(now, late, out));
+        self.apply(|run| run.tick(now, late));
     }
 
     /// Passes the message of an agent on to viewers, or to all agents.
-    pub(super) fn report(
-        &mut self,
-        now: Mono,
-        from: ConnId,
-        report: Report,
-        out: &mut Outbox<Output>,
-    ) {
-        let message = self.viewers.report(now, from, report);
-        for (connection, node) in self.sessions.all().filter(|_| message.is_some()) {
-            let event = Event::Reports {
-                arrived: self.run.arrived(node),
-                watch: self.viewers.watch(),
-                messages: message.clone().unwrap_or_default(),
-            };
-            out.push(Output::Send(connection, event));
+    pub(super) fn report(&mut self, now: Mono, from: ConnId, report: Report) {
+        if let Some(message) = self.viewers.report(now, from, report) {
+            for connection in self.sessions.all() {
+                self.send_reports(connection, message.clone());
+            }
         }
         while let Some((connection, messages)) = self.viewers.take(from) {
-            let node = self.sessions.node(connection);
-            let event = Event::Reports {
-                arrived: node.and_then(|node| self.run.arrived(&node)),
-                watch: self.viewers.watch(),
-                messages,
-            };
-            out.push(Output::Send(connection, event));
+            self.send_reports(connection, messages);
         }
+    }
+
+    fn send_reports(&mut self, connection: ConnId, messages: Vec<u8>) {
+        let node = self.sessions.node(connection);
+        let event = Event::Reports {
+            arrived: node.and_then(|node| self.run.arrived(&node)),
+            watch: self.viewers.watch(),
+            messages,
+        };
+        self.out.push(Output::Send(connection, event));
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {

@@ -24,6 +24,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | finds the run of each input, and calls it at its deadlines |
+//! | `operations.rs` | operations of agents |
 //! | `hosted.rs` | a run with its sessions |
 //! | `sessions.rs` | connections of agents, and the agents declared lost; volatile |
 //! | `end.rs` | the end of a connection, and the proof that it gives |
@@ -45,6 +46,7 @@ mod hosted;
 mod keys;
 mod left_runs;
 pub mod note;
+mod operations;
 mod runs;
 mod sessions;
 mod viewers;
@@ -55,12 +57,12 @@ use std::time::Duration;
 
 use self::backing::Backing;
 use self::deadlines::Deadlines;
-use self::hosted::{Before, Hosted};
+use self::hosted::Hosted;
 use self::keys::Key;
 use self::left_runs::LeftRuns;
-use self::runs::{Effect, Run};
+use self::runs::Run;
 use self::sessions::Session;
-use self::wire::{AgentRefusal, Authority, Event, Join, Operation, Reattach, Standing};
+use self::wire::{Authority, Event, Operation};
 use crate::group::Wait;
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
@@ -302,7 +304,7 @@ impl Machine for Coordinator {
             Input::Found { key, value } => self.found(now, key, value),
             Input::Touching { key, writes } => {
                 if let Some(Key::State(run)) = self.key(key) {
-                    self.apply(now, &run, |run, out| run.touching(now, writes, out));
+                    self.apply(now, &run, |run| run.touching(now, writes));
                 }
             }
             Input::Stored { key, value } => self.stored(now, key, value),
@@ -400,235 +402,12 @@ impl Coordinator {
         !self.runs.is_empty()
     }
 
-    fn operate(&mut self, now: Now, from: ConnId, operation: Operation) {
-        match operation {
-            Operation::Join(join) => self.join(now, from, join),
-            Operation::Close { ref run } | Operation::Status { ref run } => {
-                let run = run.clone();
-                self.about(now, from, run, operation);
-            }
-            Operation::Reattach(ref reattach) => {
-                if self.is_acceptable(from, &reattach.join) {
-                    let run = reattach.join.run.clone();
-                    self.about(now, from, run, operation);
-                }
-            }
-            Operation::Succeeded { round } => {
-                self.apply_from(now, from, |run, node, out| {
-                    run.succeeded(now, node, round, out);
-                });
-            }
-            Operation::Leave => {
-                self.apply_from(now, from, |run, node, out| run.leave(now, node, out));
-                self.outbox.push(Output::Send(from, Event::Left));
-            }
-            Operation::Heartbeat => {
-                let arrived = self.heard(now, from).and_then(|hosted| {
-                    let node = hosted.sessions.node(from)?;
-                    hosted.run.arrived(&node)
-                });
-                self.outbox.push(Output::Send(from, Event::Alive(arrived)));
-            }
-            Operation::Report(report) => {
-                self.heard(now, from);
-                if let Some(run) = self.joined.get(&from)
-                    && let Some(hosted) = self.runs.get_mut(run)
-                {
-                    hosted.report(now.mono, from, report, &mut self.outbox);
-                }
-            }
-            Operation::Detach => {
-                if let Some(session) = self.session(from) {
-                    session.end.is_said = true;
-                }
-            }
-            Operation::Lease { number, standing } => self.lease(now, from, number, standing),
-            // The machine of the voters handles this operation.
-            Operation::Candidate { .. } => {}
-            Operation::Failed { reason } => {
-                self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));
-            }
-            Operation::Master { round, addr, port } => {
-                self.apply_from(now, from, |run, node, out| {
-                    run.publish_master(node, round, addr, port, out);
-                });
-            }
-        }
-    }
-
-    /// Registers a message of an agent, and returns the agent's run.
-    fn heard(&mut self, now: Now, from: ConnId) -> Option<&mut Hosted> {
-        let run = self.joined.get(&from)?;
-        let hosted = self.runs.get_mut(run)?;
-        let limits = hosted.limits();
-        hosted.sessions.heard(now, from, &limits);
-        // The message postpones the deadline. Without this update, a timer would expire for
-        // nothing.
-        if let Some(alarm) = hosted.deadline().filter(|_| self.alarms.has(run)) {
-            self.alarms.set(run, alarm);
-        }
-        Some(hosted)
-    }
-
     fn count_voters(&mut self, now: Now, voters: u32) {
         self.voters = voters;
         let runs: Vec<String> = self.runs.keys().cloned().collect();
         for run in runs {
-            self.apply(now, &run, |run, out| run.count_voters(voters, out));
+            self.apply(now, &run, |run| run.count_voters(voters));
         }
-    }
-
-    /// Handles an agent that reports its lease, and asks for a new one.
-    ///
-    /// A coordinator without voters does not answer.
-    fn lease(&mut self, now: Now, from: ConnId, number: u64, standing: Standing) {
-        let is_known = self.heard(now, from).is_some();
-        if is_known && standing != Standing::Asks {
-            self.apply_from(now, from, |run, node, out| {
-                run.reports_lease(node, standing, out);
-            });
-        }
-        if is_known && self.voters > 0 && standing != Standing::Lifted {
-            self.backing.ask(from, number);
-            self.ask_voters();
-        }
-    }
-
-    fn ask_voters(&mut self) {
-        if let Some(token) = self.backing.next() {
-            if self.origin.rules.has(Rule::VotersConfirm) {
-                self.outbox.push(Output::Confirm(token));
-            } else {
-                self.confirmed(token, true);
-            }
-        }
-    }
-
-    fn confirmed(&mut self, token: u64, leads: bool) {
-        for (from, number) in self.backing.answered(token) {
-            if let Some(hosted) = self.hosted(from).filter(|_| leads)
-                && let Some(node) = hosted.sessions.node(from)
-                && hosted.run.keeps(&node)
-            {
-                hosted.run.grant(&node);
-                let backed = Event::Backed { number };
-                self.outbox.push(Output::Send(from, backed));
-            }
-        }
-        self.ask_voters();
-    }
-
-    fn join(&mut self, now: Now, from: ConnId, join: Box<Join>) {
-        if self.is_acceptable(from, &join) {
-            self.about(now, from, join.run.clone(), Operation::Join(join));
-        }
-    }
-
-    /// `true` if a join is valid, independent of the state of its run.
-    ///
-    /// If it is not, the agent receives a refusal, or its connection closes.
-    fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
-        if let Some(why) = runs::unusable(join) {
-            let refused = Event::Refused(AgentRefusal::Unusable(why));
-            self.outbox.push(Output::Send(from, refused));
-            return false;
-        }
-        if self.joined.get(&from).is_some_and(|run| *run != join.run) {
-            let why = "it joined a second run on one connection";
-            self.outbox.push(Output::Close(from, why.to_owned()));
-            return false;
-        }
-        true
-    }
-
-    /// Applies an operation about a run that may still be unknown.
-    fn about(&mut self, now: Now, from: ConnId, id: String, operation: Operation) {
-        if !self.runs.contains_key(&id) {
-            // The state of the run is under its key. Another operation may have requested it.
-            if self.pending.iter().all(|(_, run, _)| *run != id) {
-                self.outbox.push(Output::Read(keys::state(&id)));
-            }
-            return self.pending.push((from, id, operation));
-        }
-        match operation {
-            Operation::Join(join) => {
-                self.with(now, &id, |hosted, out| hosted.join(now, from, join, out));
-            }
-            Operation::Reattach(reattach) => {
-                let before = self.before(&reattach);
-                self.with(now, &id, |hosted, out| {
-                    hosted.reattach(now, from, *reattach, before, out);
-                });
-            }
-            Operation::Close { .. } => self.with(now, &id, |hosted, out| {
-                hosted.apply(out, |run, out| run.close(out));
-                out.push(Output::Send(from, Event::Closed));
-            }),
-            Operation::Status { .. } => self.with(now, &id, |hosted, out| {
-                out.push(Output::Send(from, hosted.run.status()));
-            }),
-            _ => {}
-        }
-    }
-
-    /// Returns the relation to the coordinator that an agent obeyed last.
-    fn before(&mut self, reattach: &Reattach) -> Before {
-        if reattach.leaves {
-            return Before::Ours;
-        }
-        if self.takes_over(reattach) {
-            return Before::HasEnded;
-        }
-        let (last, origin) = (&reattach.last, &self.origin);
-        // All voters have the record, and know how many earlier decisions were forgotten.
-        let is_alone = origin.electors_heard.is_none() && origin.forgotten == 0;
-        let is_elsewhere = !origin.recover && !origin.addresses.contains(&last.address);
-        let ours = self.authority.map(|ours| ours.cluster);
-        let hosted = self.runs.get(&reattach.join.run);
-        let may_be = hosted.is_some_and(|hosted| hosted.run.may_be_of(last));
-        if is_alone && is_elsewhere && may_be && ours.is_some_and(|ours| ours != last.cluster) {
-            Before::MayLive
-        } else {
-            Before::Ours
-        }
-    }
-
-    /// `true` if this coordinator follows the one that an agent obeyed last.
-    ///
-    /// This coordinator must have no record. The other one must have certainly ended: it listened
-    /// at the same address, or the user confirms its end. This coordinator then gets the next
-    /// number in the cluster of the other one. After that, it follows any coordinator of this
-    /// cluster.
-    fn takes_over(&mut self, reattach: &Reattach) -> bool {
-        let last = &reattach.last;
-        let (Some(ours), Some(_)) = (self.authority, self.began) else {
-            return false;
-        };
-        let is_same = last.cluster == ours.cluster;
-        if is_same && !self.has_taken_over {
-            return false;
-        }
-        let mut runs = self.runs.values();
-        let knows_rounds = self.has_note || runs.any(|hosted| hosted.run.knows_a_round());
-        let has_ended = self.origin.recover || self.origin.addresses.contains(&last.address);
-        if !is_same && (self.has_taken_over || !has_ended || knows_rounds) {
-            return false;
-        }
-        if !is_same || last.epoch >= ours.epoch {
-            let authority = Authority {
-                cluster: last.cluster,
-                epoch: last.epoch.saturating_add(1),
-                ..ours
-            };
-            self.authority = Some(authority);
-            for hosted in self.runs.values_mut() {
-                hosted.authority = self.authority;
-                hosted.run.had_coordinators(authority.epoch);
-            }
-            self.has_taken_over = true;
-            self.outbox.push(Output::Adopt(authority));
-        }
-        true
     }
 
     fn hosted(&mut self, connection: ConnId) -> Option<&mut Hosted> {
@@ -644,7 +423,7 @@ impl Coordinator {
         self.pending.retain(|(from, _, _)| *from != id);
         self.backing.closed(id);
         if let Some(run) = self.joined.remove(&id) {
-            self.with(now, &run, |hosted, out| hosted.closed(now, id, out));
+            self.with(now, &run, |hosted| hosted.closed(now, id));
         }
     }
 
@@ -680,24 +459,20 @@ impl Coordinator {
             return self.remove_left(now);
         }
         if let Some(Key::Master { run, round, field }) = self.key(key) {
-            self.apply(now, &run, |run, out| {
-                run.found_master(round, field, value, out);
-            });
+            self.apply(now, &run, |run| run.found_master(round, field, value));
         }
     }
 
     fn stored(&mut self, now: Now, key: &[u8], value: Option<&[u8]>) {
         match self.key(key) {
             Some(Key::State(run)) => {
-                self.apply(now, &run, |run, out| run.stored(now, value, out));
+                self.apply(now, &run, |run| run.stored(now, value));
             }
             Some(Key::Master { run, round, field }) => {
-                self.apply(now, &run, |run, out| {
-                    run.stored_master(round, field, value, out);
-                });
+                self.apply(now, &run, |run| run.stored_master(round, field, value));
             }
             Some(Key::FirstRole { run, round }) => {
-                self.apply(now, &run, |run, out| run.first_role(round, out));
+                self.apply(now, &run, |run| run.first_role(round));
             }
             None => {}
         }
@@ -705,7 +480,7 @@ impl Coordinator {
 
     fn tick(&mut self, now: Now) {
         while let Some((at, id)) = self.alarms.take_due(now.mono) {
-            self.with(now, &id, |hosted, out| hosted.tick(now, at, out));
+            self.with(now, &id, |hosted| hosted.tick(now, at));
         }
         self.remove_left(now);
     }
@@ -744,33 +519,28 @@ impl Coordinator {
         keys::parse(key, |run| self.runs.contains_key(run))
     }
 
-    fn apply(&mut self, now: Now, id: &str, change: impl FnOnce(&mut Run, &mut Outbox<Effect>)) {
-        self.with(now, id, |hosted, out| hosted.apply(out, change));
+    fn apply(&mut self, now: Now, id: &str, change: impl FnOnce(&mut Run)) {
+        self.with(now, id, |hosted| hosted.apply(change));
     }
 
     /// Changes the run of a connection, if it has a session.
-    fn apply_from(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        change: impl FnOnce(&mut Run, &NodeDesc, &mut Outbox<Effect>),
-    ) {
+    fn apply_from(&mut self, now: Now, from: ConnId, change: impl FnOnce(&mut Run, &NodeDesc)) {
         if let Some(id) = self.joined.get(&from).cloned() {
-            self.with(now, &id, |hosted, out| {
+            self.with(now, &id, |hosted| {
                 if let Some(node) = hosted.sessions.node(from) {
-                    hosted.apply(out, |run, out| change(run, &node, out));
+                    hosted.apply(|run| change(run, &node));
                 }
             });
         }
     }
 
     /// Calls a run, and updates the coordinator's data about it.
-    fn with(&mut self, now: Now, id: &str, call: impl FnOnce(&mut Hosted, &mut Outbox<Output>)) {
+    fn with(&mut self, now: Now, id: &str, call: impl FnOnce(&mut Hosted)) {
         let Some(hosted) = self.runs.get_mut(id) else {
             return;
         };
-        call(hosted, &mut self.outbox);
-        hosted.apply(&mut self.outbox, |run, out| run.answer_succeeded(now, out));
+        call(hosted);
+        hosted.apply(|run| run.answer_succeeded(now));
         if let Some(connection) = hosted.begun.take() {
             self.joined.insert(connection, id.to_owned());
         }
@@ -779,7 +549,10 @@ impl Coordinator {
         }
         let idle = hosted.run.is_idle();
         if idle && !hosted.run.is_recovering() {
-            hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
+            hosted.apply(|run| run.flush(now));
+        }
+        while let Some(output) = hosted.out.pop() {
+            self.outbox.push(output);
         }
         match hosted.deadline().filter(|_| !idle) {
             Some(alarm) => self.alarms.set(id, alarm),

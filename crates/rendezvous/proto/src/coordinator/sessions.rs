@@ -98,10 +98,8 @@ impl Sessions {
         session.map(|session| session.node.clone())
     }
 
-    /// Returns all connections with their agents.
-    pub(super) fn all(&self) -> impl Iterator<Item = (ConnId, &NodeDesc)> {
-        let sessions = self.sessions.iter();
-        sessions.map(|(connection, session)| (*connection, &session.node))
+    pub(super) fn all(&self) -> Vec<ConnId> {
+        self.sessions.keys().copied().collect()
     }
 
     pub(super) fn len(&self) -> u32 {

@@ -4,30 +4,21 @@ use std::time::Duration;
 
 use super::attachment::Attachment;
 use super::lease::Lease;
-use super::quiet::{Quiet, Step};
-use super::{FormedRound, Input, Missing, NativeFailure, Output, RoundChange};
-use crate::coordinator::wire::{
-    AgentRefusal, Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach,
-    Standing,
-};
-use crate::waiting::{Arrived, Waiting};
-use crate::{FencePolicy, NodeDesc, Rule, Settings, silence};
+use super::quiet::Quiet;
+use super::{FormedRound, Input, NativeFailure, Output};
+use crate::coordinator::wire::{AgentRefusal, Authority, EventReader, Join, Operation, Program};
+use crate::waiting::Arrived;
+use crate::{NodeDesc, Rule, Settings};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
 use rdzv_core::reminder::Reminder;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now, earliest};
 
-/// Minimum time for which the agent tries to reconnect.
-const RECONNECT: Duration = Duration::from_secs(5);
-
-/// Time to retry a silent coordinator, as a multiple of the detection time.
-///
-/// The network may recover. The other nodes continue without this node during this time.
-const CUT_FACTOR: u32 = 4;
-
-/// Time between two attempts to connect.
-const RETRY: Duration = Duration::from_millis(200);
+mod connection;
+mod events;
+mod fence;
+mod silence;
 
 /// Maximum number of nodes that a failed join names.
 const MOST_NAMED: usize = 256;
@@ -53,7 +44,7 @@ pub struct NativeClient {
     /// No coordinator has confirmed it yet.
     owes_leave: bool,
     attachment: Attachment,
-    lease: Option<Lease>,
+    lease: Lease,
     /// Deadline of a pending close.
     closing: Option<Mono>,
     asking: bool,
@@ -194,8 +185,8 @@ impl Machine for NativeClient {
             }
             Input::Report(report) => {
                 // The next question about the lease takes the report along in the same packet.
-                let lease = self.lease.as_ref().filter(|lease| lease.is_of_round());
-                let waits = lease.is_some() && !self.coordinator.in_process && !report.has_viewer;
+                let is_leased = self.lease.is_of_round() && !self.coordinator.in_process;
+                let waits = is_leased && !report.has_viewer;
                 if self.link == Link::Up {
                     Operation::Report(report).write(&mut self.reports);
                 }
@@ -230,13 +221,8 @@ impl Machine for NativeClient {
     fn deadline(&self) -> Option<Mono> {
         let link = match &self.link {
             Link::Up => {
-                let lease = self.lease.as_ref().and_then(Lease::deadline);
                 let quiet = self.is_watching().then(|| self.quiet.deadline());
-                [lease, quiet]
-                    .into_iter()
-                    .flatten()
-                    .chain([self.heartbeat_at])
-                    .min()
+                earliest([self.lease.deadline(), quiet, Some(self.heartbeat_at)])
             }
             Link::Pausing { deadline, .. } => Some(*deadline),
             Link::Down | Link::Dialing(_) => None,
@@ -262,7 +248,7 @@ impl NativeClient {
         Self {
             heartbeat_at: now.mono + settings.keep_alive_interval,
             join: Join::new(instance, run, node, settings),
-            lease: (settings.fence == FencePolicy::Auto).then(|| Lease::new(settings.node_timeout)),
+            lease: Lease::new(settings.node_timeout),
             heard: now.mono,
             quiet: Quiet::new(now.mono, settings.node_timeout),
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
@@ -376,7 +362,7 @@ impl NativeClient {
     fn join_anew(&mut self, now: Mono) {
         self.phase = Phase::Joining { since: now };
         self.owes_leave = false;
-        self.end_lease();
+        self.lease.end();
         let attempt = self.join.attempt.unwrap_or(0);
         self.join.attempt = Some(attempt.saturating_add(1));
         self.say_join(now);
@@ -422,7 +408,7 @@ impl NativeClient {
     fn leave(&mut self) {
         if self.phase != Phase::Idle {
             self.phase = Phase::Idle;
-            self.end_lease();
+            self.lease.end();
             if self.link == Link::Up {
                 self.leaving += 1;
                 self.say(&Operation::Leave);
@@ -432,310 +418,9 @@ impl NativeClient {
         }
     }
 
-    /// Connects if no attempt is pending.
-    ///
-    /// After that, the machine sends requests that it could not send.
-    fn dial(&mut self, now: Mono) {
-        if self.link == Link::Down {
-            self.link = Link::Dialing(Outage {
-                since: now,
-                why: "there was no connection".to_owned(),
-                silent: false,
-            });
-            self.outbox.push(Output::Dial);
-        }
-    }
-
-    fn receive(&mut self, now: Mono, bytes: &[u8]) {
-        self.heard = now;
-        self.quiet.heard(now);
-        self.reader.feed(bytes);
-        while self.link == Link::Up {
-            match self.reader.next_event() {
-                Ok(Some(event)) => match self.fault(now, &event) {
-                    None => self.event(now, event),
-                    Some(fault) => return self.hang_up(now, fault, false),
-                },
-                Ok(None) => return,
-                Err(error) => {
-                    return self.hang_up(now, format!("it sent a bad event: {error}"), false);
-                }
-            }
-        }
-    }
-
-    /// Returns the reason for which an event cannot come from a correct host.
-    fn fault(&mut self, now: Mono, event: &Event) -> Option<String> {
-        match event {
-            Event::Membership { .. } | Event::PeerFailed { .. } => {
-                self.changes.take_dropped(now);
-                let within = CHANGES_WITHIN.as_secs();
-                (!self.changes.admits(now))
-                    .then(|| format!("it reported more than {MOST_CHANGES} changes in {within} s"))
-            }
-            Event::Attached(authority) => self.attachment.fault(authority),
-            Event::Formed {
-                rank, world_size, ..
-            } if rank >= world_size => Some(format!(
-                "it assigned rank {rank} in a world of size {world_size}"
-            )),
-            _ => None,
-        }
-    }
-
-    fn hang_up(&mut self, now: Mono, why: String, silent: bool) {
-        let is_understood = self.is_attached() && self.join.from.is_some();
-        if is_understood && self.rules.has(Rule::DetachIsSent) {
-            self.say(&Operation::Detach);
-        }
-        self.outbox.push(Output::HangUp);
-        self.disconnected(now, why, silent);
-    }
-
-    fn event(&mut self, now: Mono, event: Event) {
-        // Events about other agents prove nothing, because they never answer this agent.
-        let is_of_others = matches!(
-            event,
-            Event::Membership { .. } | Event::PeerFailed { .. } | Event::Reports { .. }
-        );
-        if !is_of_others {
-            self.unproven = None;
-        }
-        match event {
-            Event::Left => self.leaving = self.leaving.saturating_sub(1),
-            Event::Alive(arrived) => self.alive(now, arrived),
-            Event::Reports {
-                arrived,
-                watch,
-                messages,
-            } => {
-                if arrived.is_some() {
-                    self.alive(now, arrived);
-                }
-                let messages = split(&messages);
-                self.outbox.push(Output::Reports { watch, messages });
-            }
-            Event::Attached(authority) => {
-                self.attachment.authority = Some(authority);
-                self.coordinator = authority;
-                if self.is_attached() {
-                    let limit = silence::unacknowledged(self.join.settings.node_timeout);
-                    self.outbox.push(Output::Watch(limit));
-                    self.heartbeat_at = self.heartbeat_at.min(now + self.beats());
-                }
-                self.say_candidate();
-            }
-            Event::Voters(list) => {
-                self.has_voters = list.voters > 1;
-                self.outbox.push(Output::Voters(list));
-            }
-            Event::Status { closed, waiting } => {
-                (self.closed, self.waiting) = (self.closed || closed, waiting);
-                if std::mem::take(&mut self.asking) {
-                    self.answer_status();
-                }
-            }
-            Event::Closed => {
-                self.closed = true;
-                let own = self.closing.take().is_some();
-                if own {
-                    self.outbox.push(Output::Closed);
-                }
-                match self.phase {
-                    Phase::Member { .. } if own => {}
-                    Phase::Member { .. } => self.outbox.push(Output::Changed(RoundChange::Closed)),
-                    // No agent will send the address of the workers' store any more.
-                    Phase::Formed { .. } => self.refused(AgentRefusal::Closed),
-                    _ => return,
-                }
-                self.phase = Phase::Idle;
-                self.end_lease();
-            }
-            _ if self.leaving > 0 => {}
-            Event::Recoverable { round, host } => {
-                self.attachment.recoverable = Some((round, host));
-            }
-            Event::AllSucceeded { round } => {
-                if matches!(&self.phase, Phase::Member { joined } if joined.round == round) {
-                    self.outbox.push(Output::AllSucceeded(round));
-                }
-            }
-            Event::Formed {
-                round,
-                rank,
-                world_size,
-                assignment,
-                replaced,
-            } => {
-                if let Phase::Joining { .. } = self.phase {
-                    self.waiting = 0;
-                    let joined = FormedRound {
-                        round,
-                        rank,
-                        world_size,
-                        assignment,
-                        replaced,
-                        master_addr: String::new(),
-                        master_port: 0,
-                        is_recoverable: self.attachment.is_recoverable(round),
-                    };
-                    let held = self.attachment.held(&joined);
-                    self.attachment.last = joined.is_recoverable.then_some(held);
-                    self.phase = Phase::Formed { since: now, joined };
-                    self.begin_lease(now, round, world_size);
-                    self.wait.reminder = Reminder::default();
-                    if rank == 0 {
-                        self.outbox.push(Output::Lead { round });
-                    }
-                }
-            }
-            Event::Master { round, addr, port } => {
-                if let Phase::Formed { joined, .. } = &mut self.phase
-                    && joined.round == round
-                {
-                    (joined.master_addr, joined.master_port) = (addr, port);
-                    self.begin_if_ready(now);
-                }
-            }
-            Event::Undecided { address } => {
-                if matches!(self.phase, Phase::Member { .. } | Phase::Formed { .. }) {
-                    self.outbox.push(Output::Undecided(address));
-                }
-            }
-            Event::Fence { round, acts } => self.fence(now, round, acts),
-            Event::Backed { number } => {
-                let lease = self.lease.as_mut();
-                if let Some((round, deadline)) = lease.and_then(|lease| lease.answered(number)) {
-                    let ends = Some(deadline);
-                    self.outbox.push(Output::Lease { round, ends });
-                    self.begin_if_ready(now);
-                }
-            }
-            Event::Membership {
-                round,
-                waiting,
-                reason,
-            } => {
-                self.waiting = waiting;
-                match &self.phase {
-                    // The round ended before the workers could use it: the join continues.
-                    Phase::Formed { joined, .. } if joined.round == round => {
-                        self.join_anew(now);
-                    }
-                    Phase::Member { joined } if joined.round == round => {
-                        let change = RoundChange::Membership { round, reason };
-                        self.outbox.push(Output::Changed(change));
-                    }
-                    _ => {}
-                }
-            }
-            Event::PeerFailed { node, reason } => {
-                let change = RoundChange::PeerFailed { node, reason };
-                self.outbox.push(Output::Changed(change));
-            }
-            Event::Refused(refusal) => {
-                self.closed |= matches!(refusal, AgentRefusal::Closed | AgentRefusal::NotNeeded);
-                if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
-                    self.phase = Phase::Idle;
-                    self.refused(refusal);
-                }
-            }
-        }
-    }
-
     fn refused(&mut self, refusal: AgentRefusal) {
         let failure = NativeFailure::Refused(refusal);
         self.outbox.push(Output::NotJoined(failure));
-    }
-
-    /// Begins the round if the agent knows the address of the workers' store.
-    ///
-    /// In a round with a fence, the agent also needs a lease.
-    fn begin_if_ready(&mut self, now: Mono) {
-        let lease = self.lease.as_ref();
-        if lease.is_some_and(|lease| lease.is_awaited(now)) {
-            return;
-        }
-        if let Phase::Formed { joined, .. } = &self.phase
-            && !joined.master_addr.is_empty()
-        {
-            self.outbox.push(Output::Joined(joined.clone()));
-            self.phase = Phase::Member {
-                joined: joined.clone(),
-            };
-        }
-    }
-
-    /// Starts the leases of a round of this many agents, if it has a fence.
-    ///
-    /// The agent then starts its workers with a lease.
-    fn begin_lease(&mut self, now: Mono, round: u64, agents: u32) {
-        let Some(lease) = &mut self.lease else { return };
-        if lease.fenced == Some(round) {
-            lease.begin(now, round, agents);
-            self.renew_lease(now);
-        } else {
-            self.outbox.push(Output::Lease { round, ends: None });
-        }
-    }
-
-    /// Handles a coordinator that turns the fence of a round on or off.
-    fn fence(&mut self, now: Mono, round: u64, acts: bool) {
-        let Some(lease) = &mut self.lease else { return };
-        lease.fenced = acts.then_some(round);
-        let (Phase::Formed { joined, .. } | Phase::Member { joined }) = &self.phase else {
-            return;
-        };
-        if joined.round != round || acts && lease.is_of_round() {
-            return;
-        }
-        let agents = joined.world_size;
-        if !acts {
-            lease.end();
-            let (number, standing) = (0, Standing::Lifted);
-            self.say(&Operation::Lease { number, standing });
-        }
-        self.begin_lease(now, round, agents);
-        self.begin_if_ready(now);
-    }
-
-    fn renew_lease(&mut self, now: Mono) {
-        if let Some(lease) = &mut self.lease
-            && let Some((number, standing)) = lease.question(now, self.coordinator.in_process)
-        {
-            // The next question comes before the next heartbeat, and replaces it.
-            self.heartbeat_at = self.heartbeat_at.max(lease.due.unwrap_or_default());
-            self.say(&Operation::Lease { number, standing });
-        }
-    }
-
-    fn end_lease(&mut self) {
-        if let Some(lease) = &mut self.lease {
-            lease.end();
-        }
-    }
-
-    /// Reports the nodes that have joined, if a report is due.
-    ///
-    /// The coordinator also reports changes without a question.
-    fn alive(&mut self, now: Mono, arrived: Option<Arrived>) {
-        let was_asked = std::mem::take(&mut self.wait.asked);
-        if !matches!(self.phase, Phase::Joining { .. }) || !was_asked && arrived.is_none() {
-            return;
-        }
-        if arrived.as_ref().is_some_and(|arrived| arrived.is_spare) {
-            self.wait.spare_at = now;
-        }
-        if arrived.is_some() {
-            self.wait.arrived.clone_from(&arrived);
-        }
-        let elapsed = now.since(self.wait.since);
-        let waiting = Waiting::new(arrived, &self.join.settings, elapsed);
-        let is_reminder = was_asked && !waiting.is_last_call();
-        self.outbox.push(Output::Waiting {
-            waiting,
-            is_reminder,
-        });
     }
 
     fn answer_status(&mut self) {
@@ -743,152 +428,6 @@ impl NativeClient {
             closed: self.closed,
             waiting: self.waiting,
         });
-    }
-
-    fn connected(&mut self, now: Mono) {
-        let outage = match std::mem::replace(&mut self.link, Link::Up) {
-            Link::Dialing(outage) => outage,
-            _ => Outage {
-                since: now,
-                ..Outage::default()
-            },
-        };
-        self.reader = EventReader::default();
-        self.coordinator = Authority::default();
-        self.reports.clear();
-        self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
-        self.leaving = 0;
-        self.heard = now;
-        self.quiet.heard(now);
-        self.heartbeat_at = now + self.join.settings.keep_alive_interval;
-        self.attachment.reminded_after = None;
-        if let Some(lease) = &mut self.lease {
-            lease.reconnected(now);
-        }
-        match &self.phase {
-            Phase::Idle if std::mem::take(&mut self.owes_leave) => {
-                self.leaving = 1;
-                self.reattach(None);
-            }
-            Phase::Idle | Phase::CutOff => {}
-            Phase::Joining { .. } if self.is_attached() => self.reattach(None),
-            Phase::Joining { .. } => self.say_join(now),
-            Phase::Formed { joined, .. } | Phase::Member { joined } if joined.is_recoverable => {
-                let held = self.attachment.held(joined);
-                self.reattach(Some(held));
-            }
-            Phase::Formed { .. } => self.join_anew(now),
-            Phase::Member { joined } => {
-                let round = joined.round;
-                self.outbox.push(connection_broke(round, &outage.why));
-            }
-        }
-        if let Some(reason) = self.attachment.failed.clone() {
-            self.say(&Operation::Failed { reason });
-        }
-        self.unproven = Some(outage);
-        if self.closing.is_some() {
-            self.say_close(now);
-        }
-    }
-
-    /// Resumes over a new connection, with a round, a pending join, or the leave.
-    fn reattach(&mut self, holds: Option<HeldRound>) {
-        let reattach = Reattach {
-            leaves: self.phase == Phase::Idle,
-            last: self.attachment.last_coordinator(),
-            join: self.join.clone(),
-            left: self.attachment.last.clone().filter(|_| holds.is_none()),
-            holds,
-        };
-        self.say(&Operation::Reattach(Box::new(reattach)));
-    }
-
-    fn disconnected(&mut self, now: Mono, why: String, silent: bool) {
-        let outage = match std::mem::replace(&mut self.link, Link::Down) {
-            Link::Up => {
-                if std::mem::take(&mut self.asking) {
-                    self.answer_status();
-                }
-                // A coordinator that closes the connection is reachable: its silence is over.
-                let unproven = self.unproven.take();
-                unproven.filter(|outage| silent || !outage.silent)
-            }
-            Link::Dialing(outage) | Link::Pausing { outage, .. } => Some(outage),
-            Link::Down => return,
-        };
-        let outage = match outage {
-            Some(outage) => {
-                let elapsed = now.since(outage.since);
-                let attached = self.attachment.timeout();
-                let timeout = match outage.silent {
-                    _ if let Some(timeout) = attached => timeout,
-                    true => self.join.settings.lost_after() * CUT_FACTOR,
-                    false => RECONNECT,
-                };
-                let timeout = timeout.max(RECONNECT);
-                if elapsed >= timeout {
-                    let what = format!("the connection was lost ({}); then {why}", outage.why);
-                    return self.give_up(what, elapsed);
-                }
-                if elapsed >= RECONNECT
-                    && let Phase::Member { joined } = &self.phase
-                    && !joined.is_recoverable
-                {
-                    // The other nodes have continued without this node.
-                    let round = joined.round;
-                    self.phase = Phase::CutOff;
-                    self.outbox.push(connection_broke(round, &outage.why));
-                }
-                if attached.is_some() && self.attachment.is_to_tell(elapsed) {
-                    self.miss(Some(why), elapsed, timeout.saturating_sub(elapsed));
-                }
-                outage
-            }
-            None => {
-                // The next attempt may take long if the coordinator's machine is silent.
-                let elapsed = now.since(self.heard);
-                let attached = self.attachment.timeout().filter(|_| !self.has_voters);
-                if let Some(timeout) = attached
-                    && self.phase != Phase::Idle
-                    && self.attachment.is_to_tell(elapsed)
-                {
-                    self.miss(Some(why.clone()), elapsed, timeout.max(RECONNECT));
-                }
-                Outage {
-                    since: now,
-                    why,
-                    silent,
-                }
-            }
-        };
-        self.owes_leave |= self.phase == Phase::Idle && self.leaving > 0 && self.is_awaited();
-        if self.phase == Phase::Idle && self.closing.is_none() && !self.owes_leave {
-            return;
-        }
-        let at_once = outage.since == now;
-        let deadline = if at_once { now } else { now + RETRY };
-        self.link = Link::Pausing { outage, deadline };
-    }
-
-    fn give_up(&mut self, what: String, elapsed: Duration) {
-        if self.closing.take().is_some() {
-            let failure = unreachable(&what, elapsed);
-            self.outbox.push(Output::NotClosed(failure));
-        }
-        self.end_lease();
-        self.owes_leave = false;
-        match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Idle => {}
-            Phase::Joining { .. } | Phase::Formed { .. } => {
-                let failure = NativeFailure::Unreachable { what, elapsed };
-                self.outbox.push(Output::NotJoined(failure));
-            }
-            Phase::Member { .. } | Phase::CutOff => {
-                let change = RoundChange::Lost { what, elapsed };
-                self.outbox.push(Output::Changed(change));
-            }
-        }
     }
 
     /// Returns the time at which to ask for the nodes that have joined.
@@ -911,16 +450,12 @@ impl NativeClient {
         }
         // The lease comes first, because its question replaces a heartbeat.
         if self.link == Link::Up {
-            let lease = self.lease.as_ref();
-            match lease.and_then(|lease| lease.unanswered(now)) {
-                Some(silent) => {
-                    let why = format!(
-                        "no answer from a majority for {:.1} s",
-                        silent.as_secs_f64()
-                    );
-                    self.hang_up(now, why, true);
-                }
-                None => self.renew_lease(now),
+            if let Some(silent) = self.lease.unanswered(now) {
+                let silent = silent.as_secs_f64();
+                let why = format!("no answer from a majority for {silent:.1} s");
+                self.hang_up(now, why, true);
+            } else {
+                self.renew_lease(now);
             }
         }
         if self.link == Link::Up && self.heartbeat_at <= now {
@@ -951,91 +486,9 @@ impl NativeClient {
             self.outbox.push(Output::NotClosed(failure));
         }
     }
-
-    /// `true` if the agent watches for a silent coordinator.
-    ///
-    /// A coordinator in this process cannot be silent in this sense.
-    fn is_watching(&self) -> bool {
-        let takes_part = !matches!(self.phase, Phase::Idle | Phase::CutOff);
-        let has_others = self.join.settings.max_nodes > 1 && !self.coordinator.in_process;
-        takes_part && has_others && self.is_attached()
-    }
-
-    fn beats(&self) -> Duration {
-        let settings = &self.join.settings;
-        if self.is_watching() {
-            silence::heartbeat(settings.node_timeout).min(settings.keep_alive_interval)
-        } else {
-            settings.keep_alive_interval
-        }
-    }
-
-    fn tick_quiet(&mut self, now: Mono) {
-        while self.link == Link::Up
-            && self.is_watching()
-            && let Some(step) = self.quiet.next(now, self.has_voters)
-        {
-            match step {
-                Step::Ask => self.say(&Operation::Heartbeat),
-                Step::Search => self.outbox.push(Output::Search),
-                Step::Tell(elapsed) => {
-                    let lost_after = self.join.settings.lost_after();
-                    let end = lost_after + self.attachment.timeout().unwrap_or_default();
-                    self.miss(None, elapsed, end.saturating_sub(elapsed));
-                }
-            }
-        }
-    }
-
-    fn miss(&mut self, what: Option<String>, elapsed: Duration, left: Duration) {
-        let lease = self.lease.as_ref();
-        self.outbox.push(Output::Missing(Missing {
-            what,
-            elapsed,
-            left,
-            is_fenced: lease.is_some_and(Lease::is_of_round),
-        }));
-    }
-
-    fn beat(&mut self, now: Mono) {
-        if now.since(self.heartbeat_at) > self.join.settings.keep_alive_interval {
-            // This process was delayed, and may not have read the coordinator's messages yet.
-            self.heard = now;
-        }
-        let silent = now.since(self.heard);
-        if silent >= self.join.settings.lost_after() {
-            let why = format!("it sent nothing for {:.1} s", silent.as_secs_f64());
-            return self.hang_up(now, why, true);
-        }
-        self.heartbeat_at = now + self.beats();
-        self.say(&Operation::Heartbeat);
-    }
 }
 
 fn unreachable(what: &str, elapsed: Duration) -> NativeFailure {
     let what = what.to_owned();
     NativeFailure::Unreachable { what, elapsed }
-}
-
-/// Splits messages. Each message follows its length.
-fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut messages = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk::<4>()
-        && let Some((message, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
-    {
-        messages.push(message.to_vec());
-        bytes = rest;
-    }
-    messages
-}
-
-/// Returns the change for a round that is over because the connection broke.
-fn connection_broke(round: u64, why: &str) -> Output {
-    Output::Changed(RoundChange::Membership {
-        round,
-        reason: format!(
-            "the connection to the rendezvous host was lost ({why}), so the other nodes treat this \
-             node as lost"
-        ),
-    })
 }

@@ -21,7 +21,11 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | types |
-//! | `client.rs` | the machine |
+//! | `client.rs` | the machine, and the requests of the agent |
+//! | `client/events.rs` | events of the coordinator |
+//! | `client/connection.rs` | the connection to the coordinator, and outages |
+//! | `client/silence.rs` | heartbeats, and a coordinator that sends nothing |
+//! | `client/fence.rs` | the fence of a round |
 //! | `lease.rs` | the lease of the workers, and the questions that renew it |
 //! | `quiet.rs` | steps while the coordinator sends nothing |
 //! | `attachment.rs` | knowledge about the coordinator, which survives a connection |

@@ -324,6 +324,26 @@ fn a_spare_gets_the_vacated_rank_and_the_others_keep_theirs() {
 }
 
 #[test]
+fn only_a_job_that_had_a_spare_is_warned_that_no_spare_is_left() {
+    // A new node replaces a lost one, and no node was a spare.
+    let mut world = round_from_1(World::new(2, 2), 2);
+    lose_and_rejoin(&mut world, 1, &[2]);
+    world.join(3);
+    assert_eq!(placed(&mut world, 3), (0, vec![0, 1]));
+    assert!(world.last_spares.is_empty());
+    // A spare replaces the next one, and a new node the last one.
+    world.take(2);
+    world.join(4);
+    lose_and_rejoin(&mut world, 2, &[3]);
+    assert_eq!(world.last_spares, [2]);
+    world.take(3);
+    lose_and_rejoin(&mut world, 3, &[4]);
+    world.join(5);
+    assert_eq!(placed(&mut world, 5).1.len(), 2);
+    assert_eq!(world.last_spares, [2]);
+}
+
+#[test]
 fn a_smaller_round_has_its_nodes_in_the_order_of_their_old_ranks() {
     let mut world = round_from_1(World::new(1, 3), 3);
     world.join(0);

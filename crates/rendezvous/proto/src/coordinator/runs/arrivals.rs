@@ -11,30 +11,29 @@
 //! round has left it, the next round forms with the waiting nodes. If all participants were lost by
 //! silence, `silent.rs` decides.
 
+use super::Run;
 use super::round::Round;
-use super::{Effect, Run};
 use crate::NodeDesc;
-use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc) {
         if self.round.search().is_some() {
             self.leaves_round(node);
             if let Some(rank) = self.nodes.participants.remove(node) {
                 let why = || format!("node {node} joins again");
-                return self.left_while_searching(now, rank, why, out);
+                return self.left_while_searching(now, rank, why);
             }
-            return self.account_for(now, node, out);
+            return self.account_for(now, node);
         }
         if self.round.is_formed() && self.nodes.participants.contains_key(node) {
             let was_torn = self.record.torn;
             self.leaves_round(node);
-            self.break_round(&format!("node {node} joins again"), out);
+            self.break_round(&format!("node {node} joins again"));
             self.remove_participant(now, node);
             // If the other participants are lost now, the next coordinator need not wait for them.
             if !was_torn && !self.nodes.participants.is_empty() {
-                self.note(out);
+                self.note();
             }
         }
         self.await_no_more(node);
@@ -42,21 +41,15 @@ impl Run {
             self.admit(now, node);
         }
         if self.round.is_formed() && self.nodes.waiting.contains(node) {
-            self.break_round(&format!("node {node} waits to join"), out);
+            self.break_round(&format!("node {node} waits to join"));
         }
-        self.advance(now, out);
+        self.advance(now);
     }
 
     /// Handles a node that is lost or has left.
     ///
     /// `how` completes a sentence that begins with the node's name.
-    pub(super) fn depart(
-        &mut self,
-        now: Now,
-        node: &NodeDesc,
-        how: &str,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(super) fn depart(&mut self, now: Now, node: &NodeDesc, how: &str) {
         self.await_no_more(node);
         self.torchrun.heartbeats.remove(node);
         self.nodes.waiting.remove(node);
@@ -65,12 +58,12 @@ impl Run {
         if let Some(rank) = self.nodes.participants.get(node).copied() {
             let reason = format!("node {node} {how}");
             if self.round.is_formed() {
-                self.break_round(&reason, out);
+                self.break_round(&reason);
             }
             self.remove_participant(now, node);
-            self.left_while_searching(now, rank, || reason, out);
+            self.left_while_searching(now, rank, || reason);
         }
-        self.advance(now, out);
+        self.advance(now);
     }
 
     /// Stops expecting a node of the last round.

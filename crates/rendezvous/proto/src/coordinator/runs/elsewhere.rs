@@ -18,11 +18,10 @@
 //! notifies members of the other cluster that their round is over. Voters do not wait either,
 //! because their record is replicated.
 
+use super::Run;
 use super::round::Round;
-use super::{Effect, Run};
 use crate::Rule;
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
-use rdzv_core::machine::Outbox;
 use rdzv_core::reminder;
 use rdzv_core::time::Now;
 
@@ -63,21 +62,20 @@ impl Run {
         last: &LastCoordinator,
         known: Option<&HeldRound>,
         ours: Authority,
-        out: &mut Outbox<Effect>,
     ) {
         let Some(known) = known else {
             // Members need a moment to attach.
             return self.had_coordinators(last.epoch.saturating_add(1));
         };
         let was_undecided = self.is_undecided();
-        self.recover_unnoted(now, known, Some(last), out);
+        self.recover_unnoted(now, known, Some(last));
         if !was_undecided && self.is_undecided() {
             // New agents also obey that coordinator, because all agents must report the same
             // coordinator to the next one.
             let obeyed = self.obeyed(ours);
             for (node, agent) in &self.agents {
                 if agent.attempt().is_some() {
-                    out.push(Effect::Notify(node.clone(), Event::Attached(obeyed)));
+                    self.effects.notify(node, Event::Attached(obeyed));
                 }
             }
         }
@@ -96,16 +94,17 @@ impl Run {
     }
 
     /// Logs that the run is undecided, here and on the nodes of the members.
-    pub(super) fn say_undecided(&self, now: Now, out: &mut Outbox<Effect>) {
-        let (Some(last), Some(recovering)) = (self.elsewhere(), self.recovering(now)) else {
+    pub(super) fn say_undecided(&mut self, now: Now) {
+        let last = self.elsewhere().map(|last| last.address.clone());
+        let (Some(last), Some(recovering)) = (last, self.recovering(now)) else {
             return;
         };
-        self.log_recovery(recovering, out);
+        self.log_recovery(recovering);
         for node in self.nodes.participants.keys() {
             let agent = self.agents.get(node);
             if agent.is_some_and(|agent| agent.join.from.is_some()) {
-                let address = last.address.clone();
-                out.push(Effect::Notify(node.clone(), Event::Undecided { address }));
+                let address = last.clone();
+                self.effects.notify(node, Event::Undecided { address });
             }
         }
     }

@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use super::leases::AgentLease;
 use super::round::{Formed, Forming, LastCallEnd, Round};
-use super::{Effect, Output, Phase, Run};
+use super::{Output, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
 use crate::coordinator::wire::{AgentRefusal, Event, MOST_REPLACED};
 use crate::last_call::LastCall;
 use crate::ranks::Seat;
 use crate::{NodeDesc, Rule, ranks};
-use rdzv_core::machine::Outbox;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
 use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now, earliest};
@@ -43,21 +42,22 @@ const REPORT_WITHIN: Duration = Duration::from_millis(250);
 
 impl Run {
     /// Executes the transitions that are due after a change.
-    pub(super) fn advance(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(super) fn advance(&mut self, now: Now) {
         if let Round::Forming(_) = self.round {
             self.promote(now);
             if self.is_ready(now) {
                 self.assign_ranks();
-                self.complete(now, out);
+                self.complete(now);
             } else {
-                self.log_last_call(now, out);
+                self.log_last_call(now);
             }
         }
         match &self.round {
             Round::Forming(_) => self.report_soon(now),
-            Round::Held(_) | Round::Over(_) => self.step_in(now, out),
+            Round::Held(_) | Round::Over(_) => self.step_in(now),
             Round::Silent(..) | Round::Recovering(..) | Round::Closed { .. } => {}
         }
+        self.spares = self.spares.max(self.nodes.surplus.len());
     }
 
     /// Begins the next round after the last participant has left.
@@ -183,7 +183,7 @@ impl Run {
         Some(wait_ends.map_or(end, |at| end.max(at)))
     }
 
-    fn log_last_call(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    fn log_last_call(&mut self, now: Now) {
         let nodes = self.nodes.participants.len() as u32;
         let room = self.settings.max_nodes.saturating_sub(nodes);
         let Round::Forming(forming) = &mut self.round else {
@@ -201,7 +201,7 @@ impl Run {
         if call.is_worth_announcing() {
             forming.is_logged = true;
             let run = self.id.clone();
-            out.push(Effect::Output(Output::LastCall { run, call }));
+            self.effects.output(Output::LastCall { run, call });
         }
     }
 
@@ -253,39 +253,38 @@ impl Run {
     /// Completes the round, whose nodes already have ranks.
     ///
     /// Notifies the native participants.
-    pub(super) fn complete(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(super) fn complete(&mut self, now: Now) {
         let number = self.round.number();
-        let infos = self.infos();
-        let assignments = infos.as_ref().map(|infos| assign(infos));
-        let replaced = match (&infos, &assignments) {
-            (Some(infos), Some(assignments)) => self.replaced(infos, assignments),
-            _ => Vec::new(),
-        };
+        let ranked = self.infos().map(|infos| (assign(&infos), infos));
+        let replaced = ranked
+            .as_ref()
+            .map(|(ranks, infos)| self.replaced(infos, ranks));
         let settings = &self.settings;
         let is_fixed = settings.min_nodes == settings.max_nodes;
         let is_new = |node| !self.former.contains_key(node);
         let is_helped = self.former_size > 0 && self.nodes.participants.keys().any(is_new);
         let has_others = !self.nodes.waiting.is_empty() || !self.nodes.surplus.is_empty();
-        if is_fixed && is_helped && !has_others {
+        if is_fixed && is_helped && !has_others && std::mem::take(&mut self.spares) > 0 {
             let (run, round) = (self.id.clone(), number);
-            out.push(Effect::Output(Output::LastSpare { run, round }));
+            self.effects.output(Output::LastSpare { run, round });
         }
         (self.former, self.former_size) = (self.seats(), self.nodes.participants.len() as u32);
         let nodes = self.nodes.participants.keys().cloned().collect();
         self.torchrun.outdate();
         self.round = Round::Held(Formed {
             is_ours: true,
-            replaced,
+            replaced: replaced.unwrap_or_default(),
             programs: self.programs_of(&nodes),
             awaited: nodes,
             ..Formed::new(number)
         });
         if self.origin.rules.has(Rule::RecordsBeforeNotice) {
-            self.record_round(out);
+            self.record_round();
         }
-        if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
-            self.store_ranks(infos, assignments, out);
+        if let Some((assignments, infos)) = &ranked {
+            self.store_ranks(infos, assignments);
         }
+        let assignments = ranked.map(|(assignments, _)| assignments);
         let lease = if self.record.lease.is_zero() {
             AgentLease::None
         } else {
@@ -298,10 +297,10 @@ impl Run {
             agent.phase = Phase::Member { lease };
             self.join_timers.remove(node);
             let event = self.formed_event(*rank, assignments.as_deref());
-            out.push(Effect::Notify(node.clone(), event));
+            self.effects.notify(node, event);
         }
         if !self.origin.rules.has(Rule::RecordsBeforeNotice) {
-            self.record_round(out);
+            self.record_round();
         }
         self.seek_master(now);
         // Remaining nodes of a full round become spares. Agents of torchrun would stay in its wait
@@ -310,7 +309,7 @@ impl Run {
             self.nodes.surplus.append(&mut self.nodes.waiting);
         } else {
             for node in self.nodes.waiting.clone() {
-                self.break_round(&format!("node {node} waits to join"), out);
+                self.break_round(&format!("node {node} waits to join"));
             }
         }
     }
@@ -351,32 +350,21 @@ impl Run {
     /// Native agents receive their ranks in events and need no keys, but users and programs read
     /// the store to see the participants. The store keeps only the keys of the latest such round,
     /// because no agent waits for them, and there may be many rounds.
-    fn store_ranks(
-        &mut self,
-        infos: &[RoleInfo],
-        assignments: &[Assignment],
-        out: &mut Outbox<Effect>,
-    ) {
+    fn store_ranks(&mut self, infos: &[RoleInfo], assignments: &[Assignment]) {
         let round = self.round.number();
         let recorded = (round, infos.len() as u32);
         if let Some((round, nodes)) = self.torchrun.recorded.replace(recorded) {
-            for rank in 0..nodes {
-                out.push(Effect::Output(Output::Remove(role_info(
-                    &self.id, round, rank,
-                ))));
-                out.push(Effect::Output(Output::Remove(assigned_ranks(
-                    &self.id, round, rank,
-                ))));
+            let keys = |rank| [role_info, assigned_ranks].map(|key| key(&self.id, round, rank));
+            for key in (0..nodes).flat_map(keys) {
+                self.effects.output(Output::Remove(key));
             }
         }
         for (info, assignment) in infos.iter().zip(assignments) {
             let rank = info.rank.0;
-            for (key, value) in [
-                (role_info(&self.id, round, rank), json(info)),
-                (assigned_ranks(&self.id, round, rank), json(assignment)),
-            ] {
-                out.push(Effect::Output(Output::Store { key, value }));
-            }
+            let key = role_info(&self.id, round, rank);
+            self.effects.store(key, json(info));
+            let key = assigned_ranks(&self.id, round, rank);
+            self.effects.store(key, json(assignment));
         }
     }
 
@@ -391,7 +379,7 @@ impl Run {
     }
 
     /// Reports the joined nodes to agents that have waited for long, if it is due.
-    fn report_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    fn report_if_due(&mut self, now: Now) {
         let count = self.nodes.participants.len();
         let Round::Forming(forming) = &mut self.round else {
             return;
@@ -406,7 +394,7 @@ impl Run {
                 && now.mono.since(since) >= REPORT_AFTER
             {
                 let arrived = self.arrived(node);
-                out.push(Effect::Notify(node.clone(), Event::Alive(arrived)));
+                self.effects.notify(node, Event::Alive(arrived));
             }
         }
     }
@@ -436,8 +424,8 @@ impl Run {
     }
 
     /// Reports the joined nodes, and ends a last call that had no effect.
-    pub(super) fn report(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        self.report_if_due(now, out);
+    pub(super) fn report(&mut self, now: Now) {
+        self.report_if_due(now);
         if self.last_call_ends().is_some_and(|end| end <= now.mono)
             && let Round::Forming(forming) = &mut self.round
         {
@@ -447,7 +435,7 @@ impl Run {
     }
 
     /// Handles the timeout of a join.
-    pub(super) fn expire_join(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn expire_join(&mut self, now: Now, node: &NodeDesc) {
         if self.nodes.surplus.contains(node) {
             // A spare node waits until the job ends.
             return self.restart_join_timer(now, node);
@@ -467,8 +455,8 @@ impl Run {
             joined.push(format!("{} more", here.len() - NAMED));
         }
         let refusal = AgentRefusal::JoinTimeout { elapsed, joined };
-        out.push(Effect::Notify(node.clone(), Event::Refused(refusal)));
-        self.leave(now, node, out);
+        self.effects.notify(node, Event::Refused(refusal));
+        self.leave(now, node);
     }
 }
 

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::round::Round;
-use super::{Effect, Phase, Run};
+use super::{Phase, Run};
 use crate::coordinator::note::LEFT_AFTER_SUCCESS;
 use crate::coordinator::wire::Event;
 use crate::{NodeDesc, Rule};
-use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
 /// Time in which a restarted agent can replace the last running node.
@@ -23,7 +22,7 @@ impl Run {
     ///
     /// During a recovery, this notifies the participants that have reattached. If another
     /// coordinator of the run may still be running, this has no effect.
-    pub(super) fn break_round(&mut self, reason: &str, out: &mut Outbox<Effect>) {
+    pub(super) fn break_round(&mut self, reason: &str) {
         if self.is_undecided() {
             return;
         }
@@ -35,7 +34,7 @@ impl Run {
         if let Some(formed) = self.round.formed_mut() {
             reason.clone_into(&mut formed.reason);
         }
-        self.notify_members(&self.membership(self.round.number(), reason), out);
+        self.notify_members(&self.membership(self.round.number(), reason));
     }
 
     pub(super) fn membership(&self, round: u64, reason: &str) -> Event {
@@ -47,10 +46,10 @@ impl Run {
     }
 
     /// Notifies each agent that is in the round.
-    pub(super) fn notify_members(&self, event: &Event, out: &mut Outbox<Effect>) {
+    pub(super) fn notify_members(&mut self, event: &Event) {
         for (node, agent) in &self.agents {
             if let Phase::Member { .. } = agent.phase {
-                out.push(Effect::Notify(node.clone(), event.clone()));
+                self.effects.notify(node, event.clone());
             }
         }
     }
@@ -59,7 +58,7 @@ impl Run {
     ///
     /// They join the next round if another node does, as the workers of one node restart together.
     /// They end if every other participant is lost or has succeeded too. Until then they wait.
-    pub(in crate::coordinator) fn answer_succeeded(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(in crate::coordinator) fn answer_succeeded(&mut self, now: Now) {
         let Round::Over(formed) = &mut self.round else {
             return;
         };
@@ -88,7 +87,7 @@ impl Run {
         formed.answered.extend(succeeded.iter().cloned());
         let event = self.membership(self.round.number(), &reason);
         for node in succeeded {
-            out.push(Effect::Notify(node, event.clone()));
+            self.effects.notify(&node, event.clone());
         }
     }
 
@@ -100,7 +99,7 @@ impl Run {
     /// Moves spare nodes to the wait list if the round is no longer full.
     ///
     /// `torchrun` agents in the round do not rejoin when a node is lost, only when a node waits.
-    pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(super) fn step_in(&mut self, now: Now) {
         let is_full = self.size() >= self.settings.max_nodes as usize;
         if is_full || !self.origin.rules.has(Rule::SparesStepIn) {
             return;
@@ -110,27 +109,21 @@ impl Run {
         for node in surplus.cloned().collect::<Vec<_>>() {
             self.nodes.surplus.remove(&node);
             self.restart_join_timer(now, &node);
-            self.break_round(&format!("node {node} waits to join"), out);
+            self.break_round(&format!("node {node} waits to join"));
             self.nodes.waiting.insert(node);
             self.torchrun.outdate();
         }
     }
 
-    pub(in crate::coordinator) fn succeeded(
-        &mut self,
-        now: Now,
-        node: &NodeDesc,
-        round: u64,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn succeeded(&mut self, now: Now, node: &NodeDesc, round: u64) {
         if !self.nodes.participants.contains_key(node) {
             return;
         }
         let formed = self.round.formed_mut();
         if let Some(formed) = formed.filter(|formed| formed.number == round) {
             formed.succeeded.insert(node.clone());
-            self.end_search_if_due(now, out);
-            self.announce_success(out);
+            self.end_search_if_due(now);
+            self.announce_success();
         }
     }
 
@@ -138,11 +131,7 @@ impl Run {
     ///
     /// A round that holds continues without the node. Returns `false` if the departure ends the
     /// round.
-    pub(super) fn leaves_after_success(
-        &mut self,
-        node: &NodeDesc,
-        out: &mut Outbox<Effect>,
-    ) -> bool {
+    pub(super) fn leaves_after_success(&mut self, node: &NodeDesc) -> bool {
         let Round::Held(formed) = &mut self.round else {
             return false;
         };
@@ -157,7 +146,7 @@ impl Run {
         self.torchrun.outdate();
         if let Some(member) = self.record.members.get_mut(rank as usize) {
             *member = LEFT_AFTER_SUCCESS;
-            self.note(out);
+            self.note();
         }
         true
     }
@@ -176,7 +165,7 @@ impl Run {
     }
 
     /// Notifies the successful agents once all workers of the round have succeeded.
-    pub(super) fn announce_success(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn announce_success(&mut self) {
         let (Round::Held(formed) | Round::Over(formed)) = &self.round else {
             return;
         };
@@ -186,24 +175,17 @@ impl Run {
         if !is_whole || !(self.record.succeeded || participants.keys().all(has_succeeded)) {
             return;
         }
-        if !self.record.succeeded {
-            self.record.succeeded = true;
-            self.note(out);
+        let (round, succeeded) = (formed.number, formed.succeeded.clone());
+        if !std::mem::replace(&mut self.record.succeeded, true) {
+            self.note();
         }
-        for node in &formed.succeeded {
-            let round = formed.number;
-            let event = Event::AllSucceeded { round };
-            out.push(Effect::Notify(node.clone(), event));
+        for node in &succeeded {
+            self.effects.notify(node, Event::AllSucceeded { round });
         }
     }
 
     /// Notifies all other agents that an agent has failed permanently.
-    pub(in crate::coordinator) fn failed(
-        &mut self,
-        failed: &NodeDesc,
-        reason: &str,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn failed(&mut self, failed: &NodeDesc, reason: &str) {
         // An agent that reattaches sends its failure again.
         if let Some(formed) = self.round.formed_mut()
             && !formed.failed.insert(failed.clone())
@@ -216,7 +198,7 @@ impl Run {
             reason: reason.to_owned(),
         };
         for node in self.agents.keys().filter(|node| *node != failed) {
-            out.push(Effect::Notify(node.clone(), event.clone()));
+            self.effects.notify(node, event.clone());
         }
     }
 }

@@ -18,10 +18,9 @@
 use std::time::Duration;
 
 use super::round::Round;
-use super::{Effect, Phase, Run};
+use super::{Phase, Run};
 use crate::coordinator::wire::{Event, Standing};
 use crate::{FencePolicy, NodeDesc, Rule, fence};
-use rdzv_core::machine::Outbox;
 
 /// Minimum number of voters that keep a majority when any node is lost.
 const LEAST_VOTERS: u32 = 3;
@@ -47,6 +46,11 @@ impl Run {
     fn accepts_fence(&self, node: &NodeDesc) -> bool {
         let agent = self.agents.get(node);
         agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto)
+    }
+
+    /// `true` if an agent is in the round, and may have a lease.
+    fn may_have_lease(&self, node: &NodeDesc) -> bool {
+        matches!(self.phase(node), Some(Phase::Member { lease }) if lease != AgentLease::None)
     }
 
     fn lease(&self) -> Duration {
@@ -77,24 +81,22 @@ impl Run {
     /// Zero if the agent is not in the round, or has no lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
         let rules = self.origin.rules;
-        match self.phase(node) {
-            Some(Phase::Member { lease })
-                if lease != AgentLease::None && rules.has(Rule::LeasesAreAwaited) =>
-            {
-                fence::lost_after(self.lease().max(self.record.lease), rules)
-            }
-            Some(Phase::Member { .. }) => self.fence(),
-            _ => Duration::ZERO,
+        if self.may_have_lease(node) && rules.has(Rule::LeasesAreAwaited) {
+            fence::lost_after(self.lease().max(self.record.lease), rules)
+        } else if self.is_member(node) {
+            self.fence()
+        } else {
+            Duration::ZERO
         }
     }
 
-    pub(in crate::coordinator) fn count_voters(&mut self, voters: u32, out: &mut Outbox<Effect>) {
+    pub(in crate::coordinator) fn count_voters(&mut self, voters: u32) {
         self.voters = voters;
-        self.review_fence(out);
+        self.review_fence();
     }
 
     /// Turns the fence of the round on or off, if necessary.
-    pub(super) fn review_fence(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn review_fence(&mut self) {
         let is_held = match self.round {
             Round::Held(_) => true,
             Round::Over(_) => false,
@@ -106,27 +108,30 @@ impl Run {
                 let participants = self.nodes.participants.keys().cloned();
                 for node in participants.collect::<Vec<_>>() {
                     self.grant(&node);
-                    self.announce_fence(&node, true, out);
+                    self.announce_fence(&node, true);
                 }
-                self.record_fence(out);
+                self.record_fence();
             }
             return;
         }
         if !self.record.lease.is_zero() {
             self.record.lease = Duration::ZERO;
-            self.note(out);
+            self.note();
         }
-        for (node, agent) in &self.agents {
-            if let Phase::Member { lease } = agent.phase
-                && lease != AgentLease::None
-            {
-                self.announce_fence(node, false, out);
-            }
+        let may_have = |node: &&NodeDesc| self.may_have_lease(node);
+        for node in self
+            .agents
+            .keys()
+            .filter(may_have)
+            .cloned()
+            .collect::<Vec<_>>()
+        {
+            self.announce_fence(&node, false);
         }
     }
 
     /// Records that the round has a fence if each participant has reported a lease.
-    fn record_fence(&mut self, out: &mut Outbox<Effect>) {
+    fn record_fence(&mut self) {
         let lease = AgentLease::Held;
         let holds = |node| self.phase(node) == Some(Phase::Member { lease });
         if matches!(self.round, Round::Held(_))
@@ -135,28 +140,25 @@ impl Run {
             && self.can_have_fence()
         {
             self.record.lease = self.lease();
-            self.note(out);
+            self.note();
         }
     }
 
     /// Repeats the event about the fence to a participant that reattaches.
     ///
     /// The participant may not have received the last event.
-    pub(super) fn repeat_fence(&self, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let phase = self.phase(node);
-        let is_granted =
-            matches!(phase, Some(Phase::Member { lease }) if lease != AgentLease::None);
+    pub(super) fn repeat_fence(&mut self, node: &NodeDesc) {
         let is_recorded = !self.record.lease.is_zero();
-        let acts = is_recorded || is_granted && self.voters >= LEAST_VOTERS;
-        self.announce_fence(node, acts, out);
+        let acts = is_recorded || self.may_have_lease(node) && self.voters >= LEAST_VOTERS;
+        self.announce_fence(node, acts);
     }
 
     /// Notifies a participant whether its round has a fence.
-    pub(super) fn announce_fence(&self, node: &NodeDesc, acts: bool, out: &mut Outbox<Effect>) {
+    pub(super) fn announce_fence(&mut self, node: &NodeDesc, acts: bool) {
         if self.accepts_fence(node) {
             let round = self.round.number();
             let event = Event::Fence { round, acts };
-            out.push(Effect::Notify(node.clone(), event));
+            self.effects.notify(node, event);
         }
     }
 
@@ -170,12 +172,7 @@ impl Run {
         }
     }
 
-    pub(in crate::coordinator) fn reports_lease(
-        &mut self,
-        node: &NodeDesc,
-        standing: Standing,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn reports_lease(&mut self, node: &NodeDesc, standing: Standing) {
         let agent = self.agents.get_mut(node);
         let Some(Phase::Member { lease }) = agent.map(|agent| &mut agent.phase) else {
             return;
@@ -186,7 +183,7 @@ impl Run {
             Standing::Lifted => AgentLease::None,
         };
         if std::mem::replace(lease, reported) != reported && reported == AgentLease::Held {
-            self.record_fence(out);
+            self.record_fence();
         }
     }
 }

@@ -7,12 +7,11 @@
 
 use std::time::Duration;
 
-use super::{Effect, Output, Run};
+use super::{Output, Run};
 use crate::NodeDesc;
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::wire::Event;
 use rdzv_core::escape::is_plain;
-use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
 /// Time to wait for a `torchrun` rank 0 before searching earlier rounds.
@@ -104,23 +103,22 @@ impl Run {
         round: u64,
         addr: String,
         port: u16,
-        out: &mut Outbox<Effect>,
     ) {
         let formed = self.round.formed();
         let is_current = formed.is_some_and(|formed| formed.number == round);
         if is_current && Some(from) == self.first() {
-            self.store_master(addr, port, out);
+            self.store_master(addr, port);
         }
     }
 
     /// Stores the address under torchrun's keys, and notifies the participants.
-    pub(super) fn store_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
+    pub(super) fn store_master(&mut self, addr: String, port: u16) {
         let round = self.round.number();
         for (field, value) in [(Field::Addr, addr.clone()), (Field::Port, port.to_string())] {
-            let (key, value) = (keys::master(&self.id, round, field), value.into_bytes());
-            out.push(Effect::Output(Output::Store { key, value }));
+            let key = keys::master(&self.id, round, field);
+            self.effects.store(key, value.into_bytes());
         }
-        self.announce_master(addr, port, out);
+        self.announce_master(addr, port);
     }
 
     /// Handles one half of the address that an agent of torchrun has stored.
@@ -129,7 +127,6 @@ impl Run {
         round: u64,
         field: Field,
         value: Option<&[u8]>,
-        out: &mut Outbox<Effect>,
     ) {
         let stored = self.stored_masters.entry(round).or_default();
         let whole = take(stored, field, value);
@@ -137,17 +134,17 @@ impl Run {
             && matches!(self.master(), Some(Master::Awaited(_)))
             && self.round.announced() == Some(round)
         {
-            self.announce_master(addr, port, out);
+            self.announce_master(addr, port);
         }
     }
 
     /// Handles a rank 0 of torchrun that has stored its role.
     ///
     /// It stores no address after that.
-    pub(in crate::coordinator) fn first_role(&mut self, round: u64, out: &mut Outbox<Effect>) {
+    pub(in crate::coordinator) fn first_role(&mut self, round: u64) {
         let is_awaited = matches!(self.master(), Some(Master::Awaited(_)));
         if is_awaited && self.round.announced() == Some(round) {
-            self.search_earlier(out);
+            self.search_earlier();
         }
     }
 
@@ -159,14 +156,14 @@ impl Run {
         }
     }
 
-    pub(super) fn master_is_late(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(super) fn master_is_late(&mut self, now: Now) {
         if self.master_deadline().is_some_and(|ends| ends <= now.mono) {
-            self.search_earlier(out);
+            self.search_earlier();
         }
     }
 
     /// Reads the addresses of this and earlier rounds, newest first.
-    fn search_earlier(&mut self, out: &mut Outbox<Effect>) {
+    fn search_earlier(&mut self) {
         let Some(formed) = self.round.formed_mut() else {
             return;
         };
@@ -174,9 +171,8 @@ impl Run {
         let round = formed.number;
         for earlier in (round.saturating_sub(ROUNDS)..=round).rev() {
             for field in [Field::Addr, Field::Port] {
-                out.push(Effect::Output(Output::Read(keys::master(
-                    &self.id, earlier, field,
-                ))));
+                self.effects
+                    .output(Output::Read(keys::master(&self.id, earlier, field)));
             }
         }
     }
@@ -187,7 +183,6 @@ impl Run {
         round: u64,
         field: Field,
         value: Option<&[u8]>,
-        out: &mut Outbox<Effect>,
     ) {
         if !matches!(self.master(), Some(Master::Searched)) {
             return;
@@ -197,17 +192,17 @@ impl Run {
             && field == Field::Port
             && self.first().is_some_and(|first| first.addr == addr)
         {
-            self.announce_master(addr, port, out);
+            self.announce_master(addr, port);
         }
     }
 
-    fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
+    fn announce_master(&mut self, addr: String, port: u16) {
         let event = Event::Master {
             round: self.round.number(),
             addr: addr.clone(),
             port,
         };
-        self.notify_members(&event, out);
+        self.notify_members(&event);
         self.set_master(addr, port);
     }
 }

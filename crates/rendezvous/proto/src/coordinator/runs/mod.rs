@@ -74,6 +74,24 @@ pub(super) enum Effect {
     Output(Output),
 }
 
+/// The actions of a run that the coordinator has not executed yet.
+#[derive(Debug, Default)]
+struct Effects(Outbox<Effect>);
+
+impl Effects {
+    fn notify(&mut self, node: &NodeDesc, event: Event) {
+        self.0.push(Effect::Notify(node.clone(), event));
+    }
+
+    fn output(&mut self, output: Output) {
+        self.0.push(Effect::Output(output));
+    }
+
+    fn store(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.output(Output::Store { key, value });
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
@@ -97,9 +115,12 @@ pub(super) struct Run {
     former: BTreeMap<NodeDesc, Seat>,
     /// Number of nodes of the last round; 0 if there was none.
     former_size: u32,
+    /// Most spares at one time; 0 again after the last spare has joined a round.
+    spares: usize,
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
     stored_masters: BTreeMap<u64, Stored>,
     torchrun: TorchrunForm,
+    effects: Effects,
 }
 
 #[derive(Debug, Default)]
@@ -230,6 +251,11 @@ impl Run {
         }
     }
 
+    /// Removes and returns the next action.
+    pub(super) fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.0.pop()
+    }
+
     fn phase(&self, node: &NodeDesc) -> Option<Phase> {
         self.agents.get(node).map(|agent| agent.phase)
     }
@@ -333,23 +359,23 @@ impl Run {
         programs.collect::<Option<_>>().unwrap_or_default()
     }
 
-    pub(super) fn join(&mut self, now: Now, mut join: Box<Join>, out: &mut Outbox<Effect>) {
+    pub(super) fn join(&mut self, now: Now, mut join: Box<Join>) {
         let node = join.node.clone();
         if self.is_repeated(&join) && self.keeps(&node) {
-            return self.repeat(now, &node, out);
+            return self.repeat(now, &node);
         }
         self.speaks(join.instance);
         // This node name belongs to a native agent, so no agent of torchrun can have it.
         self.torchrun.heartbeats.remove(&node);
         self.join_timers.remove(&node);
         for instance in std::mem::take(&mut join.replaces) {
-            self.ended(now, instance, &node, out);
+            self.ended(now, instance, &node);
         }
         let phase = Phase::Joining { since: now.mono };
         self.agents
             .insert(node.clone(), Agent { join: *join, phase });
         self.restart_join_timer(now, &node);
-        self.arrive(now, &node, out);
+        self.arrive(now, &node);
     }
 
     /// Returns the reason why the run refuses an agent; `None` if it does not.
@@ -408,43 +434,43 @@ impl Run {
         ))
     }
 
-    pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn leave(&mut self, now: Now, node: &NodeDesc) {
         self.leaves_round(node);
-        let is_done = self.leaves_after_success(node, out);
-        self.remove_agent(node, out);
+        let is_done = self.leaves_after_success(node);
+        self.remove_agent(node);
         if is_done {
-            return self.advance(now, out);
+            return self.advance(now);
         }
-        self.depart(now, node, "has left", out);
+        self.depart(now, node, "has left");
     }
 
     /// Handles a lost agent; `how` describes the evidence.
-    pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str, out: &mut Outbox<Effect>) {
+    pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str) {
         self.await_again(node);
-        self.falls_silent(node, out);
-        self.remove_agent(node, out);
-        self.depart(now, node, &format!("is lost: {how}"), out);
+        self.falls_silent(node);
+        self.remove_agent(node);
+        self.depart(now, node, &format!("is lost: {how}"));
     }
 
     /// Handles an agent whose process and workers have certainly ended.
-    pub(super) fn has_ended(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn has_ended(&mut self, now: Now, node: &NodeDesc) {
         self.leaves_round(node);
-        self.remove_agent(node, out);
-        self.depart(now, node, "is lost: its process has exited", out);
+        self.remove_agent(node);
+        self.depart(now, node, "is lost: its process has exited");
     }
 
-    fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    fn remove_agent(&mut self, node: &NodeDesc) {
         self.join_timers.remove(node);
         if let Some(agent) = self.agents.remove(node)
             && !self.record.silent
         {
-            self.record_departure(agent.join.instance, out);
+            self.record_departure(agent.join.instance);
         }
-        out.push(Effect::Gone(node.clone()));
+        self.effects.0.push(Effect::Gone(node.clone()));
     }
 
     /// Ends the run, and notifies each agent according to its state.
-    pub(super) fn close(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn close(&mut self) {
         if self.is_closed() {
             return;
         }
@@ -457,7 +483,7 @@ impl Run {
         self.torchrun.outdate();
         self.record.closed = self.origin.rules.has(Rule::EndIsRecorded);
         self.record.silent = false;
-        self.note(out);
+        self.note();
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
                 Phase::Joining { .. } if self.nodes.surplus.contains(node) => {
@@ -467,7 +493,7 @@ impl Run {
                 Phase::Member { .. } | Phase::Dropped => Event::Closed,
             };
             agent.phase = Phase::Dropped;
-            out.push(Effect::Notify(node.clone(), event));
+            self.effects.notify(node, event);
         }
         self.join_timers = Deadlines::default();
     }
@@ -497,16 +523,16 @@ impl Run {
     /// Handles all deadlines that have come.
     ///
     /// If this process was delayed (`late`), heartbeats may still be unread.
-    pub(super) fn tick(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
+    pub(super) fn tick(&mut self, now: Now, late: bool) {
         while let Some((_, node)) = self.join_timers.take_due(now.mono) {
-            self.expire_join(now, &node, out);
+            self.expire_join(now, &node);
         }
-        self.expire_torchrun(now, late, out);
+        self.expire_torchrun(now, late);
         self.end_waits(now);
-        self.master_is_late(now, out);
-        self.end_search_if_due(now, out);
-        self.advance(now, out);
-        self.report(now, out);
+        self.master_is_late(now);
+        self.end_search_if_due(now);
+        self.advance(now);
+        self.report(now);
     }
 
     /// Starts or restarts the timeout of an agent's join.

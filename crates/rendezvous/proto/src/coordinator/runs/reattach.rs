@@ -2,23 +2,16 @@
 
 use super::leases::AgentLease;
 use super::round::{Recovery, Round};
-use super::{Agent, Effect, Phase, Run};
+use super::{Agent, Phase, Run};
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
 use crate::ranks::Seat;
 use crate::{FencePolicy, NodeDesc, Rule};
-use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
 use rdzv_core::time::Now;
 
 impl Run {
     /// Handles an agent that has certainly ended, because `successor` replaces it.
-    pub(in crate::coordinator) fn ended(
-        &mut self,
-        now: Now,
-        instance: u64,
-        successor: &NodeDesc,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn ended(&mut self, now: Now, instance: u64, successor: &NodeDesc) {
         if !self.origin.rules.has(Rule::SuccessorsProve) {
             return;
         }
@@ -46,44 +39,34 @@ impl Run {
         }
         if let Some(node) = known {
             self.leaves_round(&node);
-            self.remove_agent(&node, out);
-            self.depart(now, &node, "was killed and is being restarted", out);
+            self.remove_agent(&node);
+            self.depart(now, &node, "was killed and is being restarted");
         } else if let Some(rank) = missing {
             self.account(rank, || format!("node {successor} was restarted"));
-            self.record_departure(instance, out);
+            self.record_departure(instance);
         }
     }
 
     /// Handles an agent that leaves, and repeats this over a new connection.
     ///
     /// A coordinator that received `Leave` may have died before it recorded the departure.
-    pub(in crate::coordinator) fn leaves(
-        &mut self,
-        now: Now,
-        join: &Join,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn leaves(&mut self, now: Now, join: &Join) {
         let node = &join.node;
         self.speaks(join.instance);
         let known = self.agents.get(node);
         if known.is_some_and(|agent| agent.join.instance == join.instance) {
-            self.leave(now, node, out);
+            self.leave(now, node);
         } else if let Some(rank) = self.missing_rank(join.instance)
             && join.instance != 0
         {
             self.account(rank, || format!("node {node} has left"));
-            self.record_departure(join.instance, out);
-            self.end_search_if_due(now, out);
+            self.record_departure(join.instance);
+            self.end_search_if_due(now);
         }
     }
 
     /// Handles an agent that resumes over a new connection.
-    pub(in crate::coordinator) fn reattach(
-        &mut self,
-        now: Now,
-        reattach: Reattach,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn reattach(&mut self, now: Now, reattach: Reattach) {
         let Reattach {
             join, holds, left, ..
         } = reattach;
@@ -96,7 +79,7 @@ impl Run {
             && self.origin.rules.has(Rule::SuccessIsKept)
         {
             let round = held.round;
-            out.push(Effect::Notify(node.clone(), Event::AllSucceeded { round }));
+            self.effects.notify(&node, Event::AllSucceeded { round });
         }
         if let Some(left) = &left
             && left.round == self.record.round
@@ -116,16 +99,16 @@ impl Run {
             (Some(Phase::Joining { .. } | Phase::Member { .. }), None)
                 if self.is_repeated(&join) =>
             {
-                self.repeat(now, &node, out);
+                self.repeat(now, &node);
             }
-            (_, None) => self.join(now, Box::new(join), out),
+            (_, None) => self.join(now, Box::new(join)),
             (Some(Phase::Member { .. }), Some(held))
                 if self.round.announced() == Some(held.round) =>
             {
-                self.resume(now, &node, held, out);
+                self.resume(now, &node, held);
             }
-            (None, Some(held)) => self.regain(now, join, held, out),
-            (Some(_), Some(held)) => self.dismiss(&node, held.round, out),
+            (None, Some(held)) => self.regain(now, join, held),
+            (Some(_), Some(held)) => self.dismiss(&node, held.round),
         }
     }
 
@@ -139,7 +122,7 @@ impl Run {
     }
 
     /// Repeats events that an agent may not have received after its join.
-    pub(super) fn repeat(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn repeat(&mut self, now: Now, node: &NodeDesc) {
         let participants = &self.nodes.participants;
         let rank = participants.get(node).filter(|_| self.is_member(node));
         let Some(rank) = rank.copied() else {
@@ -149,45 +132,45 @@ impl Run {
         if self.round.is_ended() || formed.is_some_and(|formed| !formed.left.is_empty()) {
             // The agent has never received the round, which is over now. It waits for the next one.
             self.restart_join_timer(now, node);
-            return self.arrive(now, node, out);
+            return self.arrive(now, node);
         }
         if self.is_recoverable() {
-            self.announce_recoverable(node, self.host_rank(), out);
+            self.announce_recoverable(node, self.host_rank());
         }
         let assignments = self.infos().map(|infos| assign(&infos));
         let event = self.formed_event(rank, assignments.as_deref());
-        out.push(Effect::Notify(node.clone(), event));
+        self.effects.notify(node, event);
         let held = HeldRound {
             round: self.round.number(),
             rank,
             ..HeldRound::default()
         };
-        self.resume(now, node, held, out);
+        self.resume(now, node, held);
     }
 
     /// Handles a participant that resumes with its round.
-    fn resume(&mut self, now: Now, node: &NodeDesc, held: HeldRound, out: &mut Outbox<Effect>) {
+    fn resume(&mut self, now: Now, node: &NodeDesc, held: HeldRound) {
         let round = held.round;
-        self.repeat_fence(node, out);
+        self.repeat_fence(node);
         match (held.master, self.known_master()) {
-            (Some((addr, port)), None) => self.publish_master(node, round, addr, port, out),
+            (Some((addr, port)), None) => self.publish_master(node, round, addr, port),
             // Rank 0, which has sent the address, may not have received the confirmation.
             (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
                 let event = Event::Master { round, addr, port };
-                out.push(Effect::Notify(node.clone(), event));
+                self.effects.notify(node, event);
             }
             _ => {}
         }
         if self.round.is_ended() {
-            self.dismiss(node, round, out);
+            self.dismiss(node, round);
         }
         if held.succeeded {
-            self.succeeded(now, node, round, out);
+            self.succeeded(now, node, round);
         }
     }
 
     /// Notifies an agent that its round is over.
-    pub(super) fn dismiss(&self, node: &NodeDesc, round: u64, out: &mut Outbox<Effect>) {
+    pub(super) fn dismiss(&mut self, node: &NodeDesc, round: u64) {
         if self.is_undecided() {
             return;
         }
@@ -199,11 +182,11 @@ impl Run {
             _ => "the other nodes continued while this node had no connection",
         };
         let event = self.membership(round, reason);
-        out.push(Effect::Notify(node.clone(), event));
+        self.effects.notify(node, event);
     }
 
     /// Handles an unknown agent that holds a round.
-    fn regain(&mut self, now: Now, join: Join, held: HeldRound, out: &mut Outbox<Effect>) {
+    fn regain(&mut self, now: Now, join: Join, held: HeldRound) {
         let node = join.node.clone();
         let search = self.round.search();
         let expected = search.and_then(|search| search.missing.get(&held.rank).copied());
@@ -220,8 +203,8 @@ impl Run {
             let phase = Phase::Dropped;
             self.agents.insert(node.clone(), Agent { join, phase });
             self.skip_numbers(held.round);
-            self.dismiss(&node, held.round, out);
-            return self.end_search_if_due(now, out);
+            self.dismiss(&node, held.round);
+            return self.end_search_if_due(now);
         }
         if let Some(search) = self.round.search_mut() {
             search.missing.remove(&held.rank);
@@ -237,20 +220,20 @@ impl Run {
         let phase = Phase::Member { lease };
         self.agents.insert(node.clone(), Agent { join, phase });
         self.nodes.participants.insert(node.clone(), held.rank);
-        self.repeat_fence(&node, out);
+        self.repeat_fence(&node);
         if let Some((addr, port)) = held.master {
             self.set_master(addr, port);
         }
         // The round is over because a reattached participant has left again.
         if self.round.is_ended() {
-            self.dismiss(&node, held.round, out);
+            self.dismiss(&node, held.round);
         }
         if held.succeeded
             && let Some(formed) = self.round.formed_mut()
         {
             formed.succeeded.insert(node);
         }
-        self.end_search_if_due(now, out);
+        self.end_search_if_due(now);
     }
 
     /// `true` if an agent may reattach after its connection has broken.

@@ -1,11 +1,10 @@
 //! The record of a run for the next coordinator, and the numbers of its rounds.
 
 use super::round::Round;
-use super::{Effect, Output, Run};
+use super::{Output, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
 use crate::{NodeDesc, Rule};
-use rdzv_core::machine::Outbox;
 
 /// Maximum round number that a coordinator without a record accepts.
 ///
@@ -19,7 +18,7 @@ impl Run {
     }
 
     /// Records a round before it is announced.
-    pub(super) fn record_round(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn record_round(&mut self) {
         let mut members = vec![0; self.nodes.participants.len()];
         for (node, rank) in &self.nodes.participants {
             let agent = self.agents.get(node);
@@ -37,35 +36,31 @@ impl Run {
             ..RunNote::default()
         };
         self.choose_fence();
-        self.note(out);
+        self.note();
         if self.is_recoverable() {
             let host = self.host_rank();
-            for node in self.nodes.participants.keys() {
-                self.announce_recoverable(node, host, out);
+            let participants = self.nodes.participants.keys().cloned();
+            for node in participants.collect::<Vec<_>>() {
+                self.announce_recoverable(&node, host);
             }
         }
     }
 
     /// Notifies a participant that the round survives this coordinator.
-    pub(super) fn announce_recoverable(
-        &self,
-        node: &NodeDesc,
-        host: Option<u32>,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(super) fn announce_recoverable(&mut self, node: &NodeDesc, host: Option<u32>) {
         let round = self.round.number();
         let event = Event::Recoverable { round, host };
-        out.push(Effect::Notify(node.clone(), event));
+        self.effects.notify(node, event);
         if !self.record.lease.is_zero() {
-            self.announce_fence(node, true, out);
+            self.announce_fence(node, true);
         }
     }
 
     /// Saves the record for the next coordinator, before any later output.
-    pub(super) fn note(&self, out: &mut Outbox<Effect>) {
+    pub(super) fn note(&mut self) {
         if self.began.is_some() {
             let (run, note) = (self.id.clone(), Some(self.record.clone()));
-            out.push(Effect::Output(Output::Note { run, note }));
+            self.effects.output(Output::Note { run, note });
         }
     }
 
@@ -94,14 +89,14 @@ impl Run {
     }
 
     /// Records that an agent has left or is lost, so no recovery waits for it.
-    pub(super) fn record_departure(&mut self, instance: u64, out: &mut Outbox<Effect>) {
+    pub(super) fn record_departure(&mut self, instance: u64) {
         if instance == 0 || self.is_undecided() {
             return;
         }
         let mut members = self.record.members.iter_mut();
         if let Some(member) = members.find(|member| **member == instance) {
             *member = 0;
-            self.note(out);
+            self.note();
         }
     }
 

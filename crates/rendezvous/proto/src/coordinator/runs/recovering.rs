@@ -39,11 +39,10 @@ use std::time::Duration;
 
 use super::record::HIGHEST;
 use super::round::{Formed, Forming, Recovery, Round, Search};
-use super::{Effect, Output, Phase, Run};
+use super::{Output, Phase, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{HeldRound, LastCoordinator};
 use crate::{NodeDesc, Rule, fence, recovering::Recovering, silence};
-use rdzv_core::machine::Outbox;
 use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now};
 
@@ -145,7 +144,6 @@ impl Run {
         now: Now,
         known: &HeldRound,
         elsewhere: Option<&LastCoordinator>,
-        out: &mut Outbox<Effect>,
     ) {
         let (is_first, older_ends) = match &self.round {
             Round::Forming(forming) => (self.knows_no_round(), forming.older_ends),
@@ -166,7 +164,7 @@ impl Run {
                 && let Phase::Member { .. } = agent.phase
             {
                 agent.phase = Phase::Dropped;
-                self.dismiss(&node, older, out);
+                self.dismiss(&node, older);
             }
         }
         self.nodes.waiting.clear();
@@ -244,18 +242,17 @@ impl Run {
         now: Now,
         rank: u32,
         why: impl FnOnce() -> String,
-        out: &mut Outbox<Effect>,
     ) {
         if let Some(search) = self.round.search_mut()
             && !search.missing.contains_key(&rank)
         {
             search.over.push(why());
-            self.end_search_if_due(now, out);
+            self.end_search_if_due(now);
         }
     }
 
     /// Handles an agent without a round that joins during the search.
-    pub(super) fn account_for(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn account_for(&mut self, now: Now, node: &NodeDesc) {
         let agent = self.agents.get(node);
         let instance = agent.map_or(0, |agent| agent.join.instance);
         if let Some(rank) = self.missing_rank(instance).filter(|_| instance != 0) {
@@ -263,21 +260,21 @@ impl Run {
             // Agents of the last round have priority.
             self.former.insert(node.clone(), self.seat(node, rank));
         }
-        self.end_search_if_due(now, out);
+        self.end_search_if_due(now);
     }
 
     /// Ends the search if enough is known, and continues with its result.
-    pub(super) fn end_search_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(super) fn end_search_if_due(&mut self, now: Now) {
         if self.is_undecided() {
             let search = self.round.search_mut();
             if let Some(search) = search.filter(|search| search.at <= now.mono) {
                 search.at = now.mono + REMIND;
-                self.say_undecided(now, out);
+                self.say_undecided(now);
             }
             return;
         }
         if !self.is_decided(now.mono) {
-            return self.say_missing(now, out);
+            return self.say_missing(now);
         }
         let is_silent = matches!(self.round, Round::Silent(..));
         let is_recorded = self.round.recovery().is_none_or(Recovery::is_recorded);
@@ -287,7 +284,7 @@ impl Run {
         let over = std::mem::take(&mut search.over);
         let lost = std::mem::take(&mut search.missing);
         if !is_silent && self.all_are_silent(&lost) {
-            self.record_silence(out);
+            self.record_silence();
             return self.await_word(now);
         }
         let ended = self.recovering(now);
@@ -295,16 +292,16 @@ impl Run {
             self.record.silent = false;
             self.keep_silent(&lost);
             // This record is necessary even if no participant is missing.
-            self.note(out);
+            self.note();
         }
         for instance in lost.values() {
-            self.record_departure(*instance, out);
+            self.record_departure(*instance);
         }
         if !is_recorded {
-            self.note(out);
+            self.note();
         }
         if let Some(ended) = ended {
-            self.log_recovery(ended, out);
+            self.log_recovery(ended);
         }
         let size = self.record.members.len();
         let is_whole = self.record.is_whole(self.nodes.participants.len());
@@ -317,7 +314,7 @@ impl Run {
                 "{lost} of {size} nodes did not reattach to the new coordinator of the rendezvous"
             )),
         };
-        self.restore(now, reason, out);
+        self.restore(now, reason);
     }
 
     /// `true` if a search has found enough to end.
@@ -366,7 +363,7 @@ impl Run {
     }
 
     /// Logs the missing participants, if a message is due.
-    fn say_missing(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    fn say_missing(&mut self, now: Now) {
         let ends = |it: &Recovery| it.window_ends.unwrap_or(it.search.began + WINDOW);
         let ends = self.round.recovery().map(ends);
         let Some(search) = self.round.search_mut() else {
@@ -383,14 +380,14 @@ impl Run {
         let decides_at = Some(decides_at).filter(|at| *at > now.mono);
         search.at = decides_at.map_or(search.say_at, |at| at.min(search.say_at));
         if is_due && let Some(recovering) = self.recovering(now) {
-            self.log_recovery(recovering, out);
+            self.log_recovery(recovering);
         }
     }
 
     /// Logs the progress of the recovery.
-    pub(super) fn log_recovery(&self, recovering: Recovering, out: &mut Outbox<Effect>) {
+    pub(super) fn log_recovery(&mut self, recovering: Recovering) {
         let run = self.id.clone();
-        out.push(Effect::Output(Output::Recovering { run, recovering }));
+        self.effects.output(Output::Recovering { run, recovering });
     }
 
     /// Returns the next deadline of the search.
@@ -420,7 +417,7 @@ impl Run {
     /// Ends the search with the participants that hold the round.
     ///
     /// The round is over if there is a `reason`; otherwise it holds.
-    fn restore(&mut self, now: Now, reason: Option<String>, out: &mut Outbox<Effect>) {
+    fn restore(&mut self, now: Now, reason: Option<String>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former.extend(self.seats());
         self.former_size = self.record.members.len() as u32;
@@ -441,22 +438,22 @@ impl Run {
         }
         let is_whole = reason.is_none();
         if let Some(reason) = reason {
-            self.break_round(&reason, out);
+            self.break_round(&reason);
         }
         if self.nodes.participants.is_empty() {
             self.begin_next(now);
         }
         if is_whole {
             if let Some((addr, port)) = self.known_master() {
-                self.store_master(addr, port, out);
+                self.store_master(addr, port);
             }
-            self.announce_success(out);
+            self.announce_success();
             if !self.nodes.waiting.is_empty() {
-                self.break_round("a node waits to join", out);
+                self.break_round("a node waits to join");
             }
         }
-        self.review_fence(out);
+        self.review_fence();
         self.torchrun.outdate();
-        self.advance(now, out);
+        self.advance(now);
     }
 }

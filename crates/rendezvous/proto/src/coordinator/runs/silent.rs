@@ -28,12 +28,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::Run;
 use super::round::{Formed, Recovery, Round, Search, SilentAgent};
-use super::{Effect, Run};
 use crate::coordinator::wire::HeldRound;
 use crate::{NodeDesc, Rule};
 use rdzv_core::escape::escape;
-use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 /// Time until the coordinator logs the wait.
@@ -65,7 +64,7 @@ impl Run {
     }
 
     /// Registers a participant that will be lost by silence.
-    pub(super) fn falls_silent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn falls_silent(&mut self, node: &NodeDesc) {
         let rank = self.nodes.participants.get(node).copied();
         let is_recorded = self.round.recovery().is_none_or(Recovery::is_recorded);
         let (Some(rank), Some(agent)) = (rank, self.agents.get(node)) else {
@@ -88,7 +87,7 @@ impl Run {
             let search = self.round.search_mut();
             let missing = search.map(|search| std::mem::take(&mut search.missing));
             self.keep_silent(&missing.unwrap_or_default());
-            self.record_silence(out);
+            self.record_silence();
         }
     }
 
@@ -109,7 +108,7 @@ impl Run {
     /// Records that all participants are lost, but may still run the round.
     ///
     /// The record is kept before any later effect.
-    pub(super) fn record_silence(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn record_silence(&mut self) {
         let silent = self.round.formed().into_iter().flat_map(|it| &it.silent);
         for (rank, silent) in silent {
             if let Some(member) = self.record.members.get_mut(*rank as usize) {
@@ -117,7 +116,7 @@ impl Run {
             }
         }
         self.record.silent = true;
-        self.note(out);
+        self.note();
     }
 
     /// Waits until one of the participants sends a message.

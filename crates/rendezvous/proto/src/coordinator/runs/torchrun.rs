@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::round::{Formed, Forming, LastCallEnd, Round};
-use super::{Effect, Nodes, Output, Phase, Run};
+use super::{Nodes, Phase, Run};
 use crate::coordinator::keys;
 use crate::{Dialect, NodeDesc, RendezvousState, codec};
-use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
 
 /// The state under torchrun's key, and the data of torchrun's agents in it.
@@ -132,26 +131,20 @@ impl Run {
     }
 
     /// Updates the state in the store before an agent of torchrun accesses it.
-    pub(in crate::coordinator) fn touching(
-        &mut self,
-        now: Now,
-        writes: bool,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn touching(&mut self, now: Now, writes: bool) {
         let is_fresh = |stored: &Stored| {
             // New heartbeats would make the compare-and-set of a writer fail.
             let refreshed = stored.refreshed.unwrap_or(Mono::ZERO);
             writes || now.mono.since(refreshed) < self.settings.keep_alive_interval
         };
         if self.torchrun.is_outdated || !self.torchrun.stored.as_ref().is_some_and(is_fresh) {
-            self.write_form(now, out);
+            self.write_form(now);
         }
     }
 
-    fn write_form(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    fn write_form(&mut self, now: Now) {
         let bytes = codec::to_value(&self.state(now.wall));
-        let (key, value) = (keys::state(&self.id), bytes.clone());
-        out.push(Effect::Output(Output::Store { key, value }));
+        self.effects.store(keys::state(&self.id), bytes.clone());
         self.torchrun.store(bytes, Some(now.mono), true);
     }
 
@@ -162,19 +155,14 @@ impl Run {
     }
 
     /// Writes an outdated state after the last native agent has left.
-    pub(in crate::coordinator) fn flush(&mut self, now: Now, out: &mut Outbox<Effect>) {
+    pub(in crate::coordinator) fn flush(&mut self, now: Now) {
         if self.torchrun.is_outdated {
-            self.write_form(now, out);
+            self.write_form(now);
         }
     }
 
     /// Handles a key that an agent of torchrun may have changed.
-    pub(in crate::coordinator) fn stored(
-        &mut self,
-        now: Now,
-        value: Option<&[u8]>,
-        out: &mut Outbox<Effect>,
-    ) {
+    pub(in crate::coordinator) fn stored(&mut self, now: Now, value: Option<&[u8]>) {
         let stored = self.torchrun.stored.as_ref();
         if value == stored.map(|stored| &stored.bytes[..]) {
             return;
@@ -188,7 +176,7 @@ impl Run {
         match (value, value.map(codec::from_value)) {
             (Some(value), Some(Ok(Some(state)))) => {
                 self.torchrun.store(value.to_vec(), refreshed, is_ours);
-                self.take_over(now, state, out);
+                self.take_over(now, state);
             }
             // The value was removed, reset or is not a state. The next read replaces it.
             _ => self.torchrun.outdate(),
@@ -196,7 +184,7 @@ impl Run {
     }
 
     /// Continues from a state that an agent of torchrun has written.
-    fn take_over(&mut self, now: Now, state: RendezvousState, out: &mut Outbox<Effect>) {
+    fn take_over(&mut self, now: Now, state: RendezvousState) {
         for (node, wall) in &state.last_heartbeats {
             let known = self.torchrun.heartbeats.get(node);
             if !self.agents.contains_key(node) && known.is_none_or(|(known, _)| known != wall) {
@@ -214,12 +202,12 @@ impl Run {
             return;
         }
         if is_closed {
-            return self.close(out);
+            return self.close();
         }
-        self.see_changes(&old, out);
+        self.see_changes(&old);
         let was_held = matches!(self.round, Round::Held(_));
         let holds = self.round.number() == number && self.round.is_formed() && is_formed;
-        let homeless = self.drop_members(holds, was_held, out);
+        let homeless = self.drop_members(holds, was_held);
         if self.round.number() != number || (self.round.is_formed() && !is_formed) {
             self.begin_round(now, number);
             // A node that has already joined is no longer expected.
@@ -236,16 +224,16 @@ impl Run {
             forming.last_call = last_call;
         }
         if is_formed && self.round.forming().is_some() {
-            self.complete(now, out);
+            self.complete(now);
         }
         for node in homeless {
             self.admit(now, &node);
         }
-        self.advance(now, out);
+        self.advance(now);
     }
 
     /// Handles nodes that have joined or left in a state that torchrun has written.
-    fn see_changes(&mut self, old: &Nodes, out: &mut Outbox<Effect>) {
+    fn see_changes(&mut self, old: &Nodes) {
         let nodes = &self.nodes;
         let is_ours = |node: &NodeDesc| self.agents.contains_key(node);
         let mut came = nodes.waiting.difference(&old.waiting);
@@ -277,7 +265,7 @@ impl Run {
             forming.awaited.retain(|node| !is_here(node));
         }
         if let Some(reason) = reason {
-            self.break_round(&reason, out);
+            self.break_round(&reason);
         }
     }
 
@@ -285,12 +273,7 @@ impl Run {
     ///
     /// Returns the agents with a pending join that are in no list. `was_held` is `true` if the
     /// members do not know yet that the round is over.
-    fn drop_members(
-        &mut self,
-        holds: bool,
-        was_held: bool,
-        out: &mut Outbox<Effect>,
-    ) -> Vec<NodeDesc> {
+    fn drop_members(&mut self, holds: bool, was_held: bool) -> Vec<NodeDesc> {
         let round = self.round.announced().unwrap_or(self.round.number());
         let reason =
             "the other nodes treat this node as lost; check that the clocks of all hosts agree";
@@ -307,7 +290,7 @@ impl Run {
                     agent.phase = Phase::Dropped;
                     // A node whose workers have succeeded waits for an answer.
                     if was_held || succeeded.contains(node) {
-                        out.push(Effect::Notify(node.clone(), event.clone()));
+                        self.effects.notify(node, event.clone());
                     }
                 }
                 Phase::Dropped => {}
@@ -317,7 +300,7 @@ impl Run {
     }
 
     /// Removes agents of torchrun whose heartbeats have stopped.
-    pub(super) fn expire_torchrun(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
+    pub(super) fn expire_torchrun(&mut self, now: Now, late: bool) {
         let lost_after = self.settings.lost_after();
         let heartbeats = self.torchrun.heartbeats.iter();
         let silent = heartbeats.filter(|(_, (_, seen))| *seen + lost_after <= now.mono);
@@ -333,7 +316,7 @@ impl Run {
                 "is lost: it sent no heartbeat for {:.1} s",
                 lost_after.as_secs_f64()
             );
-            self.depart(now, &node, &how, out);
+            self.depart(now, &node, &how);
         }
     }
 }
