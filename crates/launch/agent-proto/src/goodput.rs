@@ -5,6 +5,7 @@
 //!                                         stalled   (a reported hang, until its end)
 //!                                         repeated  (steps that an earlier attempt began)
 //!   suspended: in every phase
+//!   stopping:  also from the death of an agent until the rendezvous of the next agent
 //! ```
 //!
 //! Each second of a node's wall time is in exactly one class, so the classes sum to the wall time.
@@ -79,18 +80,12 @@ pub struct Goodput {
     pub seconds: BTreeMap<TimeClass, f64>,
     #[serde(skip)]
     phase: Phase,
-    #[serde(skip)]
-    is_stalled: bool,
+    /// `true` if the workers are suspended, in any phase.
     #[serde(skip)]
     is_suspended: bool,
-    #[serde(skip)]
-    is_repeated: bool,
-    /// `true` if workers of this node have reported steps.
+    /// `true` once a worker of this node has reported a step.
     #[serde(skip)]
     has_steps: bool,
-    /// Duration of `Running` before the workers of the attempt.
-    #[serde(skip)]
-    ran_before: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -98,11 +93,20 @@ enum Phase {
     #[default]
     Starting,
     Rendezvous,
-    /// All workers have started; no worker has reported a step.
-    Started,
-    Stepping,
+    Running(Work),
+    /// As `Running`, but the workers hang.
+    Stalled(Work),
     Stopping,
     Ended,
+}
+
+/// Work of running workers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Work {
+    /// No worker has reported a step in this attempt.
+    Start,
+    New,
+    Repeated,
 }
 
 impl Goodput {
@@ -127,17 +131,13 @@ impl Goodput {
 
     /// The agent or its workers start.
     pub fn starting(&mut self, at: f64) {
-        self.turn(at, |it| {
-            it.phase = Phase::Starting;
-            it.ran_before = it.seconds.get(&TimeClass::Running).copied().unwrap_or(0.0);
-        });
+        self.turn(at, |it| it.phase = Phase::Starting);
     }
 
     /// The node looks for the other nodes; all workers have exited.
     pub fn rendezvous(&mut self, at: f64) {
         self.turn(at, |it| {
-            (it.phase, it.is_stalled) = (Phase::Rendezvous, false);
-            (it.is_suspended, it.is_repeated) = (false, false);
+            (it.phase, it.is_suspended) = (Phase::Rendezvous, false);
         });
     }
 
@@ -145,8 +145,8 @@ impl Goodput {
     pub fn running(&mut self, at: f64) {
         self.turn(at, |it| {
             // A worker may report a step before the last worker has started.
-            if it.phase != Phase::Stepping {
-                it.phase = Phase::Started;
+            if !matches!(it.phase, Phase::Running(_) | Phase::Stalled(_)) {
+                it.phase = Phase::Running(Work::Start);
             }
         });
     }
@@ -155,26 +155,40 @@ impl Goodput {
     pub fn step(&mut self, at: f64, is_repeated: bool) {
         self.turn(at, |it| {
             // Until the first step of all, the agent does not know that steps will be reported.
-            if !std::mem::replace(&mut it.has_steps, true) {
-                let ran = it.seconds.insert(TimeClass::Running, it.ran_before);
-                let moved = ran.unwrap_or(0.0) - it.ran_before;
-                *it.seconds.entry(TimeClass::Starting).or_default() += moved;
+            if !std::mem::replace(&mut it.has_steps, true)
+                && let Some(ran) = it.seconds.remove(&TimeClass::Running)
+            {
+                *it.seconds.entry(TimeClass::Starting).or_default() += ran;
             }
-            if matches!(it.phase, Phase::Starting | Phase::Started) {
-                it.phase = Phase::Stepping;
+            let work = if is_repeated {
+                Work::Repeated
+            } else {
+                Work::New
+            };
+            match &mut it.phase {
+                Phase::Running(before) | Phase::Stalled(before) => *before = work,
+                Phase::Starting => it.phase = Phase::Running(work),
+                Phase::Rendezvous | Phase::Stopping | Phase::Ended => {}
             }
-            it.is_repeated = is_repeated;
         });
     }
 
     /// The agent reports that workers hang.
     pub fn hang(&mut self, at: f64) {
-        self.turn(at, |it| it.is_stalled = true);
+        self.turn(at, |it| {
+            if let Phase::Running(work) = it.phase {
+                it.phase = Phase::Stalled(work);
+            }
+        });
     }
 
     /// The workers make progress again.
     pub fn hang_over(&mut self, at: f64) {
-        self.turn(at, |it| it.is_stalled = false);
+        self.turn(at, |it| {
+            if let Phase::Stalled(work) = it.phase {
+                it.phase = Phase::Running(work);
+            }
+        });
     }
 
     /// The workers are suspended.
@@ -187,16 +201,14 @@ impl Goodput {
         self.turn(at, |it| it.is_suspended = false);
     }
 
-    /// The workers stop.
+    /// The workers stop, or the agent was killed.
     pub fn stopping(&mut self, at: f64) {
         self.turn(at, |it| it.phase = Phase::Stopping);
     }
 
     /// The run ends.
     pub fn ended(&mut self, at: f64) {
-        self.turn(at, |it| {
-            (it.phase, it.is_suspended) = (Phase::Ended, false);
-        });
+        self.turn(at, |it| it.phase = Phase::Ended);
     }
 
     fn turn(&mut self, at: f64, change: impl FnOnce(&mut Self)) {
@@ -213,13 +225,13 @@ impl Goodput {
         Some(match self.phase {
             Phase::Ended => return None,
             _ if self.is_suspended => TimeClass::Suspended,
-            Phase::Starting => TimeClass::Starting,
             Phase::Rendezvous => TimeClass::Rendezvous,
             Phase::Stopping => TimeClass::Stopping,
-            _ if self.is_stalled => TimeClass::Stalled,
-            Phase::Started if self.has_steps => TimeClass::Starting,
-            _ if self.is_repeated => TimeClass::Repeated,
-            Phase::Started | Phase::Stepping => TimeClass::Running,
+            Phase::Stalled(_) => TimeClass::Stalled,
+            Phase::Running(Work::Repeated) => TimeClass::Repeated,
+            Phase::Running(Work::Start) if self.has_steps => TimeClass::Starting,
+            Phase::Running(Work::Start | Work::New) => TimeClass::Running,
+            Phase::Starting => TimeClass::Starting,
         })
     }
 
@@ -295,10 +307,12 @@ impl Steps {
         (self.has_begun, self.new_from) = (false, None);
     }
 
-    /// Records that a worker begins a step.
+    /// Records that a worker begins a step; `None` is a step without a number, which is new.
     ///
     /// Returns a change with the first step of an attempt, and with the first new one.
-    pub fn step(&mut self, step: u64) -> Option<StepChange> {
+    pub fn step(&mut self, step: Option<u64>) -> Option<StepChange> {
+        let next = || self.most.map_or(1, |most| most.saturating_add(1));
+        let step = step.unwrap_or_else(next);
         let known = self.most.filter(|most| step < *most);
         let new_from = self.new_from.filter(|until| step < *until);
         self.most = self.most.max(Some(step));
@@ -313,16 +327,6 @@ impl Steps {
             step,
             new_from: self.new_from,
         })
-    }
-
-    /// Returns the step and the time that a line of a heartbeat names.
-    ///
-    /// The form is `step 12`, or `step 12 873.25` with the node's monotonic clock in seconds.
-    pub fn of_line(line: &[u8]) -> Option<(u64, Option<f64>)> {
-        let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
-        words.next().filter(|phase| *phase == "step")?;
-        let step = words.next()?.parse().ok()?;
-        Some((step, words.next().and_then(|time| time.parse().ok())))
     }
 }
 
@@ -413,9 +417,12 @@ mod tests {
         goodput.step(1003.0, false);
         let mut next = Goodput::of_note(&goodput.note()).unwrap();
         assert_eq!((next.class, next.seconds[&Starting]), (Some(Running), 3.0));
-        next.starting(1005.0);
+        // The agent was killed here.
+        next.stopping(1005.0);
         assert_eq!(next.seconds[&Running], 2.0);
-        next.running(1006.0);
+        next.rendezvous(1006.0);
+        assert_eq!(next.seconds[&Stopping], 1.0);
+        next.running(1007.0);
         assert_eq!(next.class, Some(Starting), "its workers report steps");
     }
 
@@ -423,37 +430,29 @@ mod tests {
     fn steps_of_an_earlier_attempt_are_repeated() {
         let mut steps = Steps::default();
         let change = |step, new_from| Some(StepChange { step, new_from });
-        assert_eq!(steps.step(0), change(0, None));
+        assert_eq!(steps.step(Some(0)), change(0, None));
         assert_eq!(
-            (steps.step(1), steps.step(1), steps.step(7)),
+            (
+                steps.step(Some(1)),
+                steps.step(Some(1)),
+                steps.step(Some(7))
+            ),
             (None, None, None)
         );
         steps.begin_attempt();
-        assert_eq!(steps.step(5), change(5, Some(7)));
-        assert_eq!(steps.step(6), None);
+        assert_eq!(steps.step(Some(5)), change(5, Some(7)));
+        assert_eq!(steps.step(Some(6)), None);
         // The earlier attempt has begun step 7, but has not completed it.
-        assert_eq!(steps.step(7), change(7, None));
-        assert_eq!((steps.step(6), steps.step(8)), (None, None));
+        assert_eq!(steps.step(Some(7)), change(7, None));
+        assert_eq!((steps.step(Some(6)), steps.step(Some(8))), (None, None));
         steps.begin_attempt();
-        assert_eq!(steps.step(9), change(9, None));
-        let mut next = Steps::new(steps.most());
-        assert_eq!(next.step(2), change(2, Some(9)));
+        assert_eq!(steps.step(Some(9)), change(9, None));
+        steps.begin_attempt();
+        assert_eq!(steps.step(None), change(10, None), "it is new");
+        assert_eq!(steps.step(None), None);
+        let mut next = Steps::new(Some(9));
+        assert_eq!(next.step(Some(2)), change(2, Some(9)));
         next.begin_attempt();
-        assert_eq!(next.step(2), change(2, Some(9)));
-    }
-
-    #[test]
-    fn a_heartbeat_names_its_step() {
-        for (line, step) in [
-            (&b"step 12"[..], Some((12, None))),
-            (b" step  12 loss=3", Some((12, None))),
-            (b"step 12 873.25", Some((12, Some(873.25)))),
-            (b"step", None),
-            (b"step x", None),
-            (b"checkpoint 12", None),
-            (b"\xff", None),
-        ] {
-            assert_eq!(Steps::of_line(line), step);
-        }
+        assert_eq!(next.step(Some(2)), change(2, Some(9)));
     }
 }

@@ -157,7 +157,7 @@ pub enum AgentEvent {
     },
     /// This agent replaces one that was killed.
     AgentRestarted {
-        /// Time of the event.
+        /// Time at which the guard noticed the exit of the previous agent.
         at: Wall,
         /// Number of agents of this node that were killed until now.
         restarts: u32,

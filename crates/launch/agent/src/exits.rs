@@ -29,7 +29,7 @@ pub(crate) fn awaitable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
 
 /// Waits until a poller has events, and returns up to `most` of them.
 /// Cancel-safe: the caller may drop the future without losing an event.
-pub(crate) async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Result<Vec<Event>> {
+async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Result<Vec<Event>> {
     loop {
         let mut guard = poller.readable().await?;
         let mut events = Vec::with_capacity(most);

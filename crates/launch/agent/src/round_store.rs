@@ -127,7 +127,8 @@ impl RoundStore {
     }
 }
 
-fn break_off(store: &dyn Store) {
+/// Aborts the call on a handle, and makes later calls fail.
+pub(crate) fn break_off(store: &dyn Store) {
     if let Some(end) = store.connection().and_then(|it| it.breaker()) {
         end();
     }

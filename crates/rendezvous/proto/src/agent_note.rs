@@ -5,10 +5,13 @@
 //!
 //! ```text
 //!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
-//!             status: i32, short: u32, pid: u32, lease until ms: u64,
+//!             status: i32, short: u32, pid: u32, time of the death: i64 (Unix, in µs),
+//!             lease until ms: u64,
 //!             instances: u32 count of u64, goodput: u32 count of u64,
 //!             highest step + 1: u64 (0: none)
 //! ```
+
+use rdzv_core::time::Wall;
 
 use crate::field::write;
 use crate::slot::{self, Bytes};
@@ -55,6 +58,8 @@ pub struct Death {
     pub short: u32,
     /// Process id of the agent.
     pub pid: u32,
+    /// Time of the death.
+    pub at: Wall,
 }
 
 impl AgentNote {
@@ -77,6 +82,7 @@ impl AgentNote {
         let death = self.last_death.unwrap_or_default();
         let status = death.status.cast_unsigned();
         write(&mut content, &[&status, &death.short, &death.pid]);
+        write(&mut content, &[&death.at.unix_micros().cast_unsigned()]);
         write(&mut content, &[&self.lease_end]);
         slot::write_numbers(&self.instances, &mut content);
         slot::write_numbers(&self.goodput, &mut content);
@@ -99,6 +105,7 @@ impl AgentNote {
             status: bytes.u32()?.cast_signed(),
             short: bytes.u32()?,
             pid: bytes.u32()?,
+            at: Wall::from_unix_micros(bytes.u64()?.cast_signed()),
         };
         Some(Self {
             restarts,
@@ -129,6 +136,7 @@ mod tests {
                 status: 9,
                 short: 1,
                 pid: 41,
+                at: Wall::from_unix_micros(1 << 50),
             }),
             goodput: vec![1, 1 << 40],
             most_step: Some(0),

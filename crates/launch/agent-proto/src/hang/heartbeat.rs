@@ -13,9 +13,10 @@
 //! phase `init`.
 //!
 //! A beat of the phase `step` is also a mark for the comparison of workers
-//! ([`straggler`](super::straggler)). A step without a number is the next one. A second word of the
-//! note is the time of the beat on the node's monotonic clock, in seconds. Without this word, the
-//! time at which the agent reads the beat applies.
+//! ([`straggler`](super::straggler)), and counts for the [goodput](crate::goodput). A step without a
+//! number is the next one of its worker. A second word of the note is the time of the beat on the
+//! node's monotonic clock, in seconds. Without this word, the time at which the agent reads the
+//! beat applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -124,6 +125,17 @@ pub struct Missed {
     pub limit: Duration,
 }
 
+/// Step that a beat names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BeatStep {
+    /// Number of the step.
+    pub number: u64,
+    /// `true` if the beat contains the number.
+    pub is_numbered: bool,
+    /// Time since the worker sent the beat, as far as is known.
+    pub age: Duration,
+}
+
 #[derive(Debug)]
 struct Beat {
     phase: String,
@@ -173,8 +185,8 @@ impl Heartbeats {
     }
 
     /// Records a beat, which is one line of a worker.
-    /// Returns the time since the previous beat if [`Heartbeats::missed`] has reported that
-    /// silence.
+    /// Returns the step that the beat names, and the time since the previous beat if
+    /// [`Heartbeats::missed`] has reported that silence.
     ///
     /// `clock` is the node's monotonic clock in seconds at the time `now`.
     pub fn beat(
@@ -183,12 +195,15 @@ impl Heartbeats {
         clock: f64,
         local_rank: LocalRank,
         line: &[u8],
-    ) -> Option<Duration> {
-        let beat = self.workers.get_mut(&local_rank)?;
+    ) -> (Option<BeatStep>, Option<Duration>) {
+        let Some(beat) = self.workers.get_mut(&local_rank) else {
+            return (None, None);
+        };
         let text: String = escape_bytes(line).chars().take(MOST_KEPT).collect();
         let text = text.trim();
         let (phase, mut note) = text.split_once(' ').unwrap_or((text, ""));
         let phase = if phase.is_empty() { UNNAMED } else { phase };
+        let mut step = None;
         if phase == STEP {
             let mut words = note.split_whitespace();
             note = words.next().unwrap_or_default();
@@ -198,15 +213,19 @@ impl Heartbeats {
             let age = Duration::try_from_secs_f64(age).unwrap_or_default();
             // A worker in another time namespace has another clock.
             let age = if age < OLDEST { age } else { Duration::ZERO };
-            beat.steps
-                .add(number, Mono::ZERO + now.since(Mono::ZERO + age));
+            let sent = Mono::ZERO + now.since(Mono::ZERO + age);
+            step = Some(BeatStep {
+                number: beat.steps.add(number, sent),
+                is_numbered: number.is_some(),
+                age,
+            });
         }
         let silent = now.since(beat.at);
         let was_missed = std::mem::take(&mut beat.missed);
         phase.clone_into(&mut beat.phase);
         note.trim().clone_into(&mut beat.note);
         beat.at = now;
-        was_missed.then_some(silent)
+        (step, was_missed.then_some(silent))
     }
 
     /// Returns the steps of the workers.
@@ -316,9 +335,9 @@ mod tests {
         assert_eq!(beats.missed(at(16)), [missed]);
         assert_eq!(beats.missed(at(20)), []);
         assert_eq!(beats.deadline(), Some(at(105)));
-        let resumed = beats.beat(at(25), 0.0, ZERO, b"step");
+        let (_, resumed) = beats.beat(at(25), 0.0, ZERO, b"step");
         assert_eq!(resumed, Some(Duration::from_secs(20)));
-        assert_eq!(beats.beat(at(26), 0.0, ZERO, b"step"), None);
+        assert_eq!(beats.beat(at(26), 0.0, ZERO, b"step").1, None);
         assert_eq!(beats.missed(at(36)).len(), 1);
         beats.beat(at(37), 0.0, ZERO, b"done");
         beats.ended(ONE);
@@ -343,6 +362,27 @@ mod tests {
         beats.beat(at(15), 105.0, ZERO, b"done");
         assert_eq!(beats.steps().count(), 1);
         assert_eq!(beats.missed(at(1000)), []);
+    }
+
+    #[test]
+    fn a_beat_names_its_step() {
+        let mut beats = beats("0");
+        for (line, expected) in [
+            (&b"step 12"[..], Some((12, true, 0))),
+            (b" step  13 loss=3", Some((13, true, 0))),
+            (b"step 14 873.25", Some((14, true, 750))),
+            (b"step", Some((15, false, 0))),
+            (b"step x", Some((16, false, 0))),
+            (b"step 2 999", Some((2, true, 0))),
+            (b"stepping 12", None),
+            (b"checkpoint 12", None),
+            (b"\xff", None),
+        ] {
+            let (step, _) = beats.beat(at(1000), 874.0, ZERO, line);
+            let found = step.map(|it| (it.number, it.is_numbered, it.age.as_millis()));
+            assert_eq!(found, expected, "{line:?}");
+        }
+        assert_eq!(beats.beat(at(1), 0.0, LocalRank(7), b"step 1").0, None);
     }
 
     #[test]

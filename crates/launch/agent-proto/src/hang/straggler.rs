@@ -70,8 +70,8 @@ impl Default for StepMarks {
 }
 
 impl StepMarks {
-    /// Adds a step; `None` is the step after the last one.
-    pub fn add(&mut self, number: Option<u64>, at: Mono) {
+    /// Adds a step, and returns its number; `None` is the step after the last one.
+    pub fn add(&mut self, number: Option<u64>, at: Mono) -> u64 {
         let next = self.last.map_or(1, |last| last.saturating_add(1));
         let number = number.unwrap_or(next);
         if self.last.is_some_and(|last| number < last) {
@@ -79,14 +79,14 @@ impl StepMarks {
             *self = Self::default();
         }
         if self.last.replace(number) == Some(number) {
-            return;
+            return number;
         }
         let newest = self.marks.back().map(|(_, newest)| at.since(*newest));
         if newest.is_some_and(|since| since > SPAN) {
             self.stride = 1;
         }
         if !number.is_multiple_of(self.stride) {
-            return;
+            return number;
         }
         self.marks.push_back((number, at));
         if self.marks.len() > MOST_MARKS {
@@ -98,6 +98,7 @@ impl StepMarks {
                 self.marks.pop_front();
             }
         }
+        number
     }
 
     /// Returns the last step.

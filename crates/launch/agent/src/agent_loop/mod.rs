@@ -155,11 +155,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let Some(kept) = &self.config.rendezvous.kept else {
             return;
         };
-        if let Some(restart) = last_death(kept) {
+        if let Some((at, restart)) = last_death(kept) {
             let restarts = kept.note().deaths;
             warn!("[{}] the agent {restart}", self.config.identity.role);
             self.emit(AgentEvent::AgentRestarted {
-                at: self.clock.now().wall,
+                at,
                 restarts,
                 reason: format!("the agent {restart}"),
             });

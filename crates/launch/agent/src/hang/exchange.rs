@@ -2,16 +2,18 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `rdzv/hang/N` | stacks of node N, if none of its workers makes progress; otherwise empty |
-//! | `rdzv/hang/any` | exists once a node has stored stacks |
-//! | `rdzv/hang/comparison` | comparison of all nodes, from node 0 |
+//! | `rdzv/hang/watching` | number of nodes that detect hangs |
+//! | `rdzv/hang/N` | stacks of node N; exists while none of its workers makes progress |
+//! | `rdzv/hang/hanging` | number of nodes that have stored stacks |
+//! | `rdzv/hang/comparison/K` | comparison of all nodes in hang K of node 0; empty after that hang |
 //! | `rdzv/slow/ask/N` | request of node 0 for samples of node N |
 //! | `rdzv/slow/N` | samples of node N |
 //!
-//! Each agent with `--hang-timeout` stores its empty key at the begin of a round. After that, the
-//! exchange about hangs costs nothing until a node hangs. All calls run on separate threads.
+//! Each agent with `--hang-timeout` increases one number at the begin of a round. After that, the
+//! exchange about hangs costs nothing until a node hangs. Then node 0 waits for the stacks of all
+//! nodes, and each other node waits for the comparison. All calls run on separate threads.
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,15 +27,15 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::host;
-use crate::round_store::RoundStore;
+use crate::round_store::{RoundStore, break_off};
 
-const ANY: &str = "rdzv/hang/any";
-const COMPARISON: &str = "rdzv/hang/comparison";
+const WATCHING: &str = "rdzv/hang/watching";
+const HANGING: &str = "rdzv/hang/hanging";
 
 /// Time limit of a call that only reads or writes.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Time limit of one wait for a request; the agent then waits again.
+/// Time limit of one wait for keys; the agent then waits again.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Nodes of a round, and the store that their agents share.
@@ -81,22 +83,26 @@ impl Peers {
 
     /// Notifies the other nodes that this node detects hangs.
     pub(super) fn begin(&self) {
-        drop(self.call(|peers, store| store.set(&peers.own_key("hang"), b"")));
+        drop(self.call(|_, store| store.add(WATCHING, 1)));
     }
 
-    /// Asks if a node has stored stacks in this round.
+    /// Asks if the workers of a node make no progress now.
     pub(super) fn any_hang(&self) -> oneshot::Receiver<bool> {
-        self.call(|_, store| store.check(&[ANY]))
+        self.call(|_, store| Ok(store.add(HANGING, 0)? > 0))
     }
 
     /// Stores the stacks of this node, and waits until all nodes hang.
+    ///
+    /// `number` counts the hangs of this node in the round, from 1. `before` is a hang of this node
+    /// that this one replaces.
     pub(super) fn compare(
         &self,
         number: u64,
         workers: Vec<WorkerStack>,
-        interval: Duration,
+        before: Option<Comparing>,
     ) -> Comparing {
-        let (over, is_over) = mpsc::channel();
+        let (over, is_over) = mpsc::channel::<()>();
+        let (withdrawing, withdrawn) = mpsc::channel::<()>();
         let (answer, receiver) = oneshot::channel();
         let own = NodeStacks {
             node: host::name_so_far(),
@@ -104,55 +110,83 @@ impl Peers {
             workers,
         };
         let called = self.call(move |peers, store| {
-            let name = peers.own_key("hang");
-            store.multi_set(&[(&name, &json(&own)), (ANY, b"1")])?;
-            let mut answer = Some(answer);
-            while is_over.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
-                if answer.is_none() {
-                    continue;
-                }
-                if let Some(found) = peers.look(store, &own)? {
-                    answer.take().map(|answer| answer.send(found));
-                }
+            if let Some(Comparing {
+                over, withdrawn, ..
+            }) = before
+            {
+                drop(over);
+                let _ = withdrawn.recv();
             }
-            store.set(&name, b"")
+            let name = peers.own_key("hang");
+            store.set(&name, &json(&own))?;
+            store.add(HANGING, 1)?;
+            let waiting = peers.store.of_thread()?;
+            waiting.set_timeout(LIMIT);
+            thread::scope(|scope| {
+                let look = || match peers.look(&*waiting, number) {
+                    Ok(found) => drop(answer.send(found)),
+                    Err(error) => tracing::debug!("no comparison of hangs: {error}"),
+                };
+                let started = thread::Builder::new()
+                    .name("hang comparison".to_owned())
+                    .spawn_scoped(scope, look);
+                if let Err(error) = started {
+                    warn!("cannot compare hangs with other nodes: no thread: {error}");
+                }
+                // The drop of the sender ends this.
+                let _ = is_over.recv();
+                break_off(&*waiting);
+                store.delete_key(&name)?;
+                store.add(HANGING, -1)?;
+                if peers.node == GroupRank(0) {
+                    store.set(&comparison_key(number), b"")?;
+                }
+                drop(withdrawing);
+                Ok(())
+            })
         });
         drop(called);
         Comparing {
             answer: Some(receiver),
-            _over: over,
+            over,
+            withdrawn,
         }
     }
 
-    /// Returns the comparison once all nodes hang.
-    /// `Some(None)` if a node does not detect hangs.
-    fn look(
-        &self,
-        store: &dyn Store,
-        own: &NodeStacks,
-    ) -> Result<Option<Option<Comparison>>, StoreError> {
+    /// Waits until all nodes hang, and returns the comparison.
+    /// `None` if a node does not detect hangs.
+    fn look(&self, store: &dyn Store, number: u64) -> Result<Option<Comparison>, StoreError> {
+        if store.add(WATCHING, 0)? < self.nodes.into() {
+            return Ok(None);
+        }
+        // Each hang of node 0 ends with an empty value, and may have a comparison before.
+        let mut hang = 1;
+        while self.node != GroupRank(0) {
+            let key = comparison_key(hang);
+            await_keys(store, &[&key])?;
+            let found: Option<Comparison> = parse(&store.get(&key)?);
+            let of = |it: &Comparison| it.numbers.get(self.node.0 as usize) == Some(&number);
+            if let Some(found) = found.filter(of) {
+                return Ok(Some(found));
+            }
+            hang += 1;
+        }
         let keys = self.keys("hang");
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        if !store.check(&keys)? {
-            return Ok(Some(None));
-        }
-        if self.node != GroupRank(0) {
-            if !store.check(&[COMPARISON])? {
-                return Ok(None);
+        let values = loop {
+            await_keys(store, &keys)?;
+            // A node may have withdrawn its stacks during the wait, or may do so now.
+            match store.check(&keys)?.then(|| store.multi_get(&keys)) {
+                None | Some(Err(StoreError::WaitTimeout { .. })) => {}
+                Some(values) => break values?,
             }
-            let found: Option<Comparison> = parse(&store.get(COMPARISON)?);
-            let is_current =
-                |it: &Comparison| it.numbers.get(self.node.0 as usize) == Some(&own.number);
-            return Ok(found.filter(is_current).map(Some));
-        }
-        let values = store.multi_get(&keys)?;
-        let nodes: Option<Vec<NodeStacks>> = values.iter().map(|value| parse(value)).collect();
-        let Some(nodes) = nodes else {
-            return Ok(None);
         };
-        let found = compare(nodes);
-        store.set(COMPARISON, &json(&found))?;
-        Ok(Some(Some(found)))
+        let nodes: Option<Vec<NodeStacks>> = values.iter().map(|value| parse(value)).collect();
+        let found = nodes.map(compare);
+        if let Some(found) = &found {
+            store.set(&comparison_key(number), &json(found))?;
+        }
+        Ok(found)
     }
 
     /// Starts the exchange of samples about the speed of ranks.
@@ -230,7 +264,9 @@ impl Peers {
 pub(super) struct Comparing {
     /// Receives the comparison once, or `None` if there will be none.
     pub(super) answer: Option<oneshot::Receiver<Option<Comparison>>>,
-    _over: Sender<()>,
+    over: Sender<()>,
+    /// Reaches its end once the stacks are withdrawn.
+    withdrawn: mpsc::Receiver<()>,
 }
 
 /// Exchange of samples with the other nodes.
@@ -261,6 +297,20 @@ pub(crate) enum LinkEvent {
     Samples(Vec<RankSample>),
 }
 
+/// Waits until all keys exist.
+fn await_keys(store: &dyn Store, keys: &[&str]) -> Result<(), StoreError> {
+    loop {
+        match store.wait(keys, Some(WAIT)) {
+            Err(StoreError::WaitTimeout { .. }) => {}
+            waited => return waited,
+        }
+    }
+}
+
+fn comparison_key(hang: u64) -> String {
+    format!("rdzv/hang/comparison/{hang}")
+}
+
 fn key(kind: &str, node: u32) -> String {
     format!("rdzv/{kind}/{node}")
 }
@@ -271,4 +321,92 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
 
 fn parse<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
     serde_json::from_slice(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rdzv_store::{TcpStore, TcpStoreOptions};
+
+    use super::*;
+
+    fn await_answer(comparing: &mut Comparing) -> Option<Comparison> {
+        let answer = comparing.answer.take().unwrap();
+        answer.blocking_recv().unwrap()
+    }
+
+    fn await_that(what: &str, holds: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+            thread::yield_now();
+        }
+    }
+
+    fn await_number(store: &dyn Store, key: &str, expected: i64) {
+        await_that(key, || store.add(key, 0).unwrap() == expected);
+    }
+
+    fn three_nodes() -> (TcpStore, Vec<Peers>) {
+        let store = TcpStore::connect(TcpStoreOptions {
+            is_master: true,
+            ..TcpStoreOptions::new("127.0.0.1", 0)
+        });
+        let store = store.unwrap();
+        let round = RoundStore::new(Arc::from(store.try_clone().unwrap()));
+        let nodes = (0..3).map(|node| Peers {
+            store: round.clone(),
+            node: GroupRank(node),
+            nodes: 3,
+        });
+        (store, nodes.collect())
+    }
+
+    #[test]
+    fn all_nodes_get_the_comparison_of_hangs_that_none_has_withdrawn() {
+        let (store, nodes) = three_nodes();
+        nodes.iter().for_each(Peers::begin);
+        await_number(&store, WATCHING, 3);
+        // Nodes 0 and 1 hang, and make progress again, before node 2 hangs.
+        let early: Vec<_> = nodes[..2]
+            .iter()
+            .map(|node| node.compare(1, vec![], None))
+            .collect();
+        await_number(&store, HANGING, 2);
+        assert!(nodes[2].any_hang().blocking_recv().unwrap());
+        drop(early);
+        store.wait(&[&comparison_key(1)], None).unwrap();
+        await_number(&store, HANGING, 0);
+        assert!(!nodes[2].any_hang().blocking_recv().unwrap());
+        assert!(!store.check(&["rdzv/hang/0"]).unwrap());
+        assert!(!store.check(&["rdzv/hang/1"]).unwrap());
+        let numbers = [2, 2, 1];
+        let mut late: Vec<_> = (nodes.iter().zip(numbers))
+            .map(|(node, number)| node.compare(number, vec![], None))
+            .collect();
+        for comparing in &mut late {
+            assert_eq!(await_answer(comparing).unwrap().numbers, numbers);
+        }
+        // The workers of node 2 exit: the withdrawal of its hang spares the new stacks.
+        let exited = nodes[2].compare(2, vec![], late.pop());
+        drop(late);
+        await_that("new stacks of node 2", || {
+            let stacks: NodeStacks = parse(&store.get("rdzv/hang/2").unwrap()).unwrap();
+            stacks.number == 2
+        });
+        await_number(&store, HANGING, 1);
+        drop(exited);
+        await_number(&store, HANGING, 0);
+        nodes[0].store.end();
+    }
+
+    #[test]
+    fn a_node_reports_alone_if_another_node_does_not_detect_hangs() {
+        let (store, nodes) = three_nodes();
+        nodes[1..].iter().for_each(Peers::begin);
+        await_number(&store, WATCHING, 2);
+        assert_eq!(await_answer(&mut nodes[1].compare(1, vec![], None)), None);
+        nodes[0].store.end();
+    }
 }

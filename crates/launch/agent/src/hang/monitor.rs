@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
 use rdzv_agent_proto::hang::line_splitter::SplitLine;
-use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch};
+use rdzv_agent_proto::hang::progress::ProgressChange;
 use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
 use rdzv_agent_proto::hang::straggler::StragglerChange;
 use rdzv_agent_proto::hang::timers::FileTimer;
@@ -16,7 +16,7 @@ use super::inspect::{self, Inspection};
 use super::pipes::Source;
 use super::report::resumed;
 use super::stragglers::Stragglers;
-use super::watches::{HangEvent, Trouble, Watches};
+use super::watches::{HangEvent, HeartbeatOf, Trouble, Watches};
 use super::{HangAction, HangPlan, HangReport, WatchdogAction, WatchdogTimer};
 use crate::AgentError;
 use crate::clock::{Clock, or_forever};
@@ -55,7 +55,7 @@ pub(crate) struct HangMonitor {
     comparing: Option<Comparing>,
     /// Hang of this node that is not reported until all nodes hang.
     held: Option<(Trouble, Vec<WorkerStack>)>,
-    /// Number of hangs of this node.
+    /// Number of hangs of this node in the round.
     number: u64,
     spin: SpinCheck,
 }
@@ -100,7 +100,7 @@ impl HangMonitor {
     pub(crate) fn joined(&mut self, peers: Peers) {
         self.troubles.clear();
         (self.inspection, self.comparing, self.held) = (None, None, None);
-        self.spin = SpinCheck::default();
+        (self.spin, self.number) = (SpinCheck::default(), 0);
         if let Some(stragglers) = &mut self.stragglers {
             stragglers.joined(&peers);
         }
@@ -117,8 +117,8 @@ impl HangMonitor {
         if let (Some(peers), true) = (&self.peers, self.watches.is_idle()) {
             // The other nodes do not wait for a node without workers.
             self.number += 1;
-            let interval = self.plan.progress.unwrap_or_default();
-            self.comparing = Some(peers.compare(self.number, Vec::new(), interval));
+            let before = self.comparing.take();
+            self.comparing = Some(peers.compare(self.number, Vec::new(), before));
         }
     }
 
@@ -127,11 +127,9 @@ impl HangMonitor {
         self.watches.unread()
     }
 
-    /// Handles lines that workers wrote.
-    pub(crate) fn read(&mut self, now: Now, lines: &[(Source, SplitLine)]) {
-        for remark in self.watches.read(now, lines) {
-            warn!("{remark}");
-        }
+    /// Handles lines that workers wrote; returns the heartbeats among them.
+    pub(crate) fn read(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<HeartbeatOf> {
+        self.watches.read(now, lines)
     }
 
     /// Returns the event about an action of the watchdog, if it is on.
@@ -237,11 +235,9 @@ impl HangMonitor {
         let is_stuck = |trouble: &Trouble| matches!(trouble, Trouble::Stuck { .. });
         let position = troubles.iter().position(is_stuck);
         if let (Some(peers), Some(position)) = (&self.peers, position) {
-            let interval = self.watches.progress.as_ref().map(ProgressWatch::interval);
             self.number += 1;
-            let workers = stacks.clone();
-            let comparing = peers.compare(self.number, workers, interval.unwrap_or_default());
-            self.comparing = Some(comparing);
+            let before = self.comparing.take();
+            self.comparing = Some(peers.compare(self.number, stacks.clone(), before));
             self.held = Some((troubles.remove(position), stacks.clone()));
         }
         self.conclude(troubles, stacks, running, None)

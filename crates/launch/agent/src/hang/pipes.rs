@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,10 +17,9 @@ use rdzv_event::{Event, EventFlags, Poller};
 use rustix::buffer::spare_capacity;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::io::{Errno, read};
-use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
-use crate::exits::{self, awaitable};
+use crate::exits::awaitable;
 
 /// Number of bytes per read: all that a pipe holds by default.
 const BATCH: usize = 64 * 1024;
@@ -30,8 +29,9 @@ const MOST_ROUNDS: usize = 32;
 
 const EVENTS: usize = 64;
 
-/// Time between the first line and the reading of all pipes.
-/// Many workers that report each step then wake up the agent only 10 times a second.
+/// Shortest time between two readings of all pipes.
+/// Many workers that report each step then wake up the agent only 10 times a second. A line after
+/// a pause is read immediately, so that an agent that is killed knows the last step.
 const GATHER: Duration = Duration::from_millis(100);
 
 /// Writer of a pipe, and the content.
@@ -60,21 +60,24 @@ impl Drop for Pipe {
 
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    poller: AsyncFd<Poller>,
+    poller: Poller,
     open: Vec<Pipe>,
     buffer: Vec<u8>,
     /// Time of the next reading, if a pipe can be read.
     due: Option<Instant>,
+    /// Time before which no reading begins.
+    pause_end: Instant,
 }
 
 impl Pipes {
-    /// Creates an empty set of pipes; must be called inside the runtime.
+    /// Creates an empty set of pipes.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            poller: awaitable(Poller::new()?)?,
+            poller: Poller::new()?,
             open: Vec::new(),
             buffer: Vec::new(),
             due: None,
+            pause_end: Instant::now(),
         })
     }
 
@@ -109,8 +112,7 @@ impl Pipes {
             lines: LineSplitter::default(),
         };
         let index = u64::try_from(self.open.len()).unwrap_or(u64::MAX);
-        let poller = self.poller.get_ref();
-        poller.add(&pipe.descriptor, index, EventFlags::IN)?;
+        self.poller.add(&pipe.descriptor, index, EventFlags::IN)?;
         self.open.push(pipe);
         Ok(())
     }
@@ -120,12 +122,14 @@ impl Pipes {
         Some(&pipe.path)
     }
 
-    /// Waits until a worker writes, and returns the lines.
+    /// Waits until a worker writes, and returns the lines; must be called inside the runtime.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, SplitLine)>> {
         if self.due.is_none() {
-            exits::events(&mut self.poller, EVENTS).await?;
-            self.due = Some(Instant::now() + GATHER);
+            // The runtime knows the descriptor only here. Otherwise each line that a worker writes
+            // during the pause would wake up this thread.
+            let _ = awaitable(self.poller.as_fd())?.readable().await?;
+            self.due = Some(self.pause_end);
         }
         if let Some(due) = self.due {
             sleep_until(due).await;
@@ -135,13 +139,9 @@ impl Pipes {
 
     /// Returns the lines that can be read without waiting.
     pub(crate) fn take_all(&mut self) -> Vec<(Source, SplitLine)> {
-        self.due = None;
+        (self.due, self.pause_end) = (None, Instant::now() + GATHER);
         let mut events = Vec::with_capacity(EVENTS);
-        match self
-            .poller
-            .get_ref()
-            .wait(&mut events, Some(Duration::ZERO))
-        {
+        match self.poller.wait(&mut events, Some(Duration::ZERO)) {
             Ok(()) => self.take(&events),
             Err(_) => Vec::new(),
         }
@@ -178,7 +178,7 @@ impl Pipes {
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 // The pipe cannot be read, now or later.
-                Err(_) => self.poller.get_ref().remove(&pipe.descriptor),
+                Err(_) => self.poller.remove(&pipe.descriptor),
             }
         }
         // Heartbeats are short, so this frees the memory that a flood needed.

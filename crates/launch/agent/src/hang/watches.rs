@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
+use rdzv_agent_proto::hang::heartbeat::{BeatStep, Heartbeats, Missed};
 use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch, Usage};
 use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack};
@@ -15,6 +15,7 @@ use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, earliest};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep_until;
+use tracing::warn;
 
 use super::look;
 use super::pipes::{Pipes, Source};
@@ -56,6 +57,9 @@ pub(super) enum Trouble {
     /// No worker of the group makes progress.
     Stuck { silent: Duration, limit: Duration },
 }
+
+/// Worker that sent a heartbeat, and the step that the heartbeat names.
+pub(crate) type HeartbeatOf = (LocalRank, Option<BeatStep>);
 
 pub(crate) struct Watches {
     pipes: Option<Pipes>,
@@ -203,39 +207,45 @@ impl Watches {
         self.pipes.as_mut().map_or_else(Vec::new, Pipes::take_all)
     }
 
-    /// Handles lines that workers wrote; returns the remarks to log.
-    pub(super) fn read(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<String> {
-        let mut remarks = Vec::new();
-        for (source, line) in lines {
-            let remark = match source {
-                Source::Heartbeat(local_rank) => self.beat(now, *local_rank, line),
-                Source::Watchdog => self.request(now, line).err().and_then(|problem| {
-                    self.complaints = self.complaints.saturating_add(1);
-                    let further = match self.complaints {
-                        ..MOST_COMPLAINTS => "",
-                        MOST_COMPLAINTS => "; further lines are not reported",
-                        _ => return None,
-                    };
-                    Some(format!("watchdog: ignored a line: {problem}{further}"))
-                }),
-            };
-            remarks.extend(remark);
-        }
-        remarks
-    }
-
-    fn beat(&mut self, now: Now, local_rank: LocalRank, line: &SplitLine) -> Option<String> {
-        let text: &[u8] = match line {
-            SplitLine::Whole(text) => text,
-            SplitLine::TooLong => &[],
-        };
+    /// Handles lines that workers wrote; returns the heartbeats among them.
+    pub(super) fn read(&mut self, now: Now, lines: &[(Source, SplitLine)]) -> Vec<HeartbeatOf> {
         let clock = Duration::try_from(clock_gettime(ClockId::Monotonic));
         let clock = clock.unwrap_or_default().as_secs_f64();
-        let silent = self.heartbeats.beat(now.mono, clock, local_rank, text)?;
-        Some(format!(
-            "worker with local rank {local_rank} sends heartbeats again after {:.1} s of silence",
-            silent.as_secs_f64()
-        ))
+        let mut beats = Vec::new();
+        for (source, line) in lines {
+            match source {
+                Source::Heartbeat(local_rank) => {
+                    let text: &[u8] = match line {
+                        SplitLine::Whole(text) => text,
+                        SplitLine::TooLong => &[],
+                    };
+                    let beat = self.heartbeats.beat(now.mono, clock, *local_rank, text);
+                    let (step, silent) = beat;
+                    if let Some(silent) = silent {
+                        warn!(
+                            "worker with local rank {local_rank} sends heartbeats again after \
+                             {:.1} s of silence",
+                            silent.as_secs_f64()
+                        );
+                    }
+                    beats.push((*local_rank, step));
+                }
+                Source::Watchdog => {
+                    if let Err(problem) = self.request(now, line) {
+                        self.complaints = self.complaints.saturating_add(1);
+                        match self.complaints {
+                            ..MOST_COMPLAINTS => warn!("watchdog: ignored a line: {problem}"),
+                            MOST_COMPLAINTS => warn!(
+                                "watchdog: ignored a line: {problem}; further lines are not \
+                                 reported"
+                            ),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        beats
     }
 
     fn request(&mut self, now: Now, line: &SplitLine) -> Result<(), String> {

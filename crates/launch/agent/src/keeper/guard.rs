@@ -9,6 +9,7 @@ use std::process::{self, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER, RDZV_KEPT};
+use rdzv_core::time::Wall;
 use rdzv_rendezvous::{Death, Kept};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_parent_process_death_signal, setsid};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use super::LAST_RESORT_AFTER;
 use super::child::{Attendant, adopt_orphans, block_signals, event_loop};
 use super::restarts::Lives;
 use crate::AgentError;
+use crate::clock::wall;
 use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::exits::awaitable;
@@ -139,7 +141,7 @@ fn guard(
                     attendant.ended(agent).await?
                 }
             };
-            let lived = began.elapsed();
+            let (lived, died) = (began.elapsed(), wall());
             let is_clear = attendant.clear(ControlGroup::of_launcher(keeper.pid)).await;
             let ended = (
                 status,
@@ -147,7 +149,7 @@ fn guard(
             );
             // If a process does not exit, no other agent may assume that this one has exited.
             let next = if is_clear && !attendant.has_ended_it(status) {
-                next_life(&mut lives, kept.as_ref(), ended, lived)
+                next_life(&mut lives, kept.as_ref(), ended, lived, died)
             } else {
                 None
             };
@@ -177,6 +179,7 @@ fn next_life(
     kept: Option<&Kept>,
     (status, pid): (ExitStatus, u32),
     lived: Duration,
+    died: Wall,
 ) -> Option<Duration> {
     let kept = kept?;
     let note = kept.read_note().ok()?;
@@ -192,6 +195,7 @@ fn next_life(
             status: status.into_raw(),
             short: restart.short,
             pid,
+            at: died,
         });
     });
     Some(pause)

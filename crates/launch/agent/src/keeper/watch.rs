@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER, RDZV_KEPT};
+use rdzv_core::time::Wall;
 use rdzv_rendezvous::Kept;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -72,15 +73,17 @@ pub fn kept() -> Option<&'static Kept> {
     kept.as_ref()
 }
 
-/// Returns the reason for this restart, if the previous agent was killed.
-pub(crate) fn last_death(kept: &Kept) -> Option<RestartReason> {
+/// Returns the time of the previous agent's death, and the reason for this restart.
+/// `None` if no agent was killed.
+pub(crate) fn last_death(kept: &Kept) -> Option<(Wall, RestartReason)> {
     let note = kept.note();
     let death = note.last_death?;
-    Some(RestartReason {
+    let reason = RestartReason {
         ended: ExitStatus::from_raw(death.status),
         short: death.short,
         most: note.restarts,
-    })
+    };
+    Some((death.at, reason))
 }
 
 fn pid_in(variable: &str) -> Option<Pid> {

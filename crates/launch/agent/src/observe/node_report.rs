@@ -141,9 +141,9 @@ pub struct SharedReport(pub Arc<Mutex<NodeReport>>);
 impl EventSink for SharedReport {
     fn record(&mut self, event: &AgentEvent) {
         let mut report = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = report.goodput.class;
+        let before = report.goodput.since;
         report.apply(event);
-        if report.goodput.class != before
+        if report.goodput.since != before
             && let Some(kept) = kept()
         {
             kept.update_note(|note| note.goodput = report.goodput.note());
@@ -236,8 +236,11 @@ impl NodeReport {
     /// If this agent replaces one that was killed, the report continues the time of its node.
     pub fn new(facts: &RunFacts) -> Self {
         let earlier = kept().and_then(|kept| Goodput::of_note(&kept.note().goodput));
-        let mut goodput = earlier.unwrap_or_default();
-        goodput.starting(wall().unix_seconds_f64());
+        let goodput = earlier.unwrap_or_else(|| {
+            let mut goodput = Goodput::default();
+            goodput.starting(wall().unix_seconds_f64());
+            goodput
+        });
         Self {
             goodput,
             run_id: facts.run_id.clone(),
@@ -376,16 +379,15 @@ impl NodeReport {
         let goodput = &mut self.goodput;
         match name {
             "rendezvous_began" => goodput.rendezvous(at),
-            "ranks_assigned" | "agent_restarted" => goodput.starting(at),
+            "ranks_assigned" => goodput.starting(at),
             "state_changed" => match fields["state"].as_str().unwrap_or_default() {
                 "HEALTHY" => goodput.running(at),
                 "INIT" => {}
                 _ => goodput.stopping(at),
             },
             "worker_exited" if fields["exit_code"] != 0 => goodput.stopping(at),
-            "worker_signalled" | "restarting" | "regrouping" | "signal_received" => {
-                goodput.stopping(at);
-            }
+            "agent_restarted" | "worker_signalled" | "restarting" | "regrouping"
+            | "signal_received" => goodput.stopping(at),
             "step" => {
                 let age = fields["age_seconds"].as_f64().unwrap_or(0.0);
                 goodput.step(at - age, !fields["new_from"].is_null());

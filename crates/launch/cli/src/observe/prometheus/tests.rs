@@ -68,6 +68,90 @@ fn text() -> String {
     text
 }
 
+/// Parses the labels of a sample, and returns the rest of the line.
+fn after_labels(text: &str) -> &str {
+    let Some(mut rest) = text.strip_prefix('{') else {
+        return text;
+    };
+    let mut known = BTreeSet::new();
+    loop {
+        let (name, value) = rest.split_once("=\"").unwrap();
+        assert!(is_name(name) && known.insert(name), "{text}");
+        let mut end = 0;
+        while !value[end..].starts_with('"') {
+            let is_escape = value[end..].starts_with('\\');
+            assert!(!is_escape || matches!(value.as_bytes()[end + 1], b'\\' | b'"' | b'n'));
+            end += 1 + usize::from(is_escape);
+        }
+        rest = &value[end + 1..];
+        match rest.split_at(1) {
+            (",", more) => rest = more,
+            ("}", more) => return more,
+            _ => panic!("{text}"),
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
+    name.bytes().all(is_letter) && name.starts_with(|first: char| !first.is_ascii_digit())
+}
+
+/// Asserts that a text is valid OpenMetrics, as a strict parser reads it.
+fn assert_is_open_metrics(text: &str) {
+    let body = text
+        .strip_suffix("# EOF\n")
+        .expect("the last line is # EOF");
+    let (mut families, mut samples) = (BTreeSet::new(), BTreeSet::new());
+    let (mut family, mut described, mut kind) = ("", "", "");
+    // Cumulative value of the last bucket.
+    let mut bucket: Option<f64> = None;
+    for line in body.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.splitn(3, ' ');
+            let (what, name, rest) = (words.next(), words.next().unwrap(), words.next().unwrap());
+            assert!(is_name(name), "{line}");
+            if name != described {
+                assert!(families.insert(name), "{name} is in two places");
+                (described, kind) = (name, "");
+            }
+            match what {
+                Some("HELP") => assert!(!rest.is_empty(), "{line}"),
+                Some("UNIT") => assert!(name.ends_with(&format!("_{rest}")), "{line}"),
+                Some("TYPE") => (family, kind, bucket) = (name, rest, None),
+                _ => panic!("{line}"),
+            }
+            continue;
+        }
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert_eq!(family, described, "{line} has no type");
+        let suffix = name
+            .strip_prefix(family)
+            .unwrap_or_else(|| panic!("{line}"));
+        let value = after_labels(&line[name.len()..]).strip_prefix(' ').unwrap();
+        let labels = &line[..line.len() - value.len()];
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(samples.insert(labels), "{line} is a second value");
+        match (kind, suffix) {
+            ("gauge", "") => {}
+            ("info", "_info") => assert!(value == 1.0, "{line}"),
+            ("counter", "_total") | ("histogram", "_sum") => assert!(value >= 0.0, "{line}"),
+            ("histogram", "_bucket") => {
+                assert!(bucket.is_none_or(|before| before <= value), "{line}");
+                bucket = Some(value);
+            }
+            ("histogram", "_count") => {}
+            _ => panic!("{line}: {kind}"),
+        }
+    }
+    assert!(samples.len() > 20, "{text}");
+}
+
+#[test]
+fn the_whole_page_is_valid_open_metrics() {
+    assert_is_open_metrics(&text());
+}
+
 /// Returns the names at the beginning of the lines with values.
 fn names(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));

@@ -10,8 +10,8 @@ use crate::observe::ledger::seconds_of;
 
 /// Worker that logs the beginning of each step.
 ///
-/// It has a checkpoint every four steps. With `DIES`, it kills itself in each of its first three
-/// attempts.
+/// It has a checkpoint every four steps. In each of its first three attempts, it kills the process
+/// with the id that the shell code in `KILLS` prints, if there is any: itself or its agent.
 const WORKER: &str = r#"
 i=0; [ -f checkpoint ] && i=$(cat checkpoint)
 echo "$(date +%s.%N) init" >> steps
@@ -22,9 +22,10 @@ while [ $i -lt 16 ]; do
   echo "step $i $up" > $RDZV_HEARTBEAT
   sleep 0.2
   [ $((i % 4)) = 3 ] && echo $((i + 1)) > checkpoint
-  if [ "$DIES" = 1 ] && [ $i = $((5 + 4 * TORCHELASTIC_RESTART_COUNT)) ]; then
+  if [ "$KILLS" ] && [ $i = $((1 + 4 * $(grep -c init steps))) ]; then
     echo "$(date +%s.%N) end" >> steps
-    kill -9 $$$$
+    eval "kill -9 $KILLS"
+    sleep 1000
   fi
   i=$((i + 1))
 done
@@ -75,24 +76,25 @@ fn assert_sum_is_wall_time(ended: &Ended, times: &BTreeMap<String, f64>) {
     );
 }
 
-#[test]
-fn the_time_of_each_node_sums_to_the_wall_time_and_repeats_what_the_workers_repeat() {
+/// Runs two nodes, of which the second one has this code in `KILLS`; checks the time of both.
+fn check(kills: &str, reason: &str) {
     let flags = [
         "--nnodes=2",
         "--max-restarts=3",
+        "--agent-restarts=3",
         "--heartbeat-timeout=step=100",
         "--report=report.json",
         "--events-file=events.jsonl",
     ];
     let point = first_agent();
-    let first = point.node(&flags, WORKER).env("DIES", "1").start();
-    let second = point.node(&flags, WORKER).start();
+    let first = point.node(&flags, WORKER).start();
+    let second = point.node(&flags, WORKER).env("KILLS", kills).start();
     let [first, second] = [first, second].map(|node| node.wait().expect(0));
     for ended in [&first, &second] {
         assert_sum_is_wall_time(ended, &times(ended));
     }
-    let times = times(&first);
-    let (new, repeated) = logged(&first);
+    let times = times(&second);
+    let (new, repeated) = logged(&second);
     let share = |class: &str| times.get(class).copied().unwrap_or(0.0);
     // The agent reads a heartbeat, and notices an exit, a moment after the worker's own time.
     let near = |one: f64, other: f64| (one - other).abs() <= 0.02 * (new + repeated) + 0.1;
@@ -106,11 +108,20 @@ fn the_time_of_each_node_sums_to_the_wall_time_and_repeats_what_the_workers_repe
         share("starting") > 0.8,
         "each of four attempts starts for 0.2 s: {times:?}"
     );
-    assert_eq!(
-        first.json("report.json")["restarts"]
-            .as_array()
-            .unwrap()
-            .len(),
-        3
-    );
+    let events = second.text("events.jsonl");
+    let events = events.lines().map(serde_json::from_str);
+    let events: Vec<Value> = events.collect::<Result<_, _>>().unwrap();
+    let restarts = events.iter().filter(|event| event["name"] == "restarted");
+    let reasons: Vec<&Value> = restarts.map(|event| &event["fields"]["reason"]).collect();
+    assert_eq!(reasons, [reason; 3]);
+}
+
+#[test]
+fn the_time_of_each_node_sums_to_the_wall_time_and_repeats_what_the_workers_repeat() {
+    check("$$", "failure");
+}
+
+#[test]
+fn the_time_of_a_node_whose_agent_is_killed_has_the_same_accuracy() {
+    check("$PPID", "agent");
 }
