@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::harness::{DEADLINE, Running, free_port, kill, poll, poll_for, run_shell};
 
-/// Worker that prints a step and the words of its pipe, and exits with a number of its pipe.
+/// Worker that prints a step and the words of its pipe; a number ends it.
 const WORKER: &str = "echo step $((RANK + 7)) '<b>'; while read word < go$RANK; do \
                       case $word in [0-9]*) exit $word ;; *) echo $word ;; esac; done";
 
