@@ -17,9 +17,13 @@ use crate::pinned::Stager;
 const STREAMS: usize = 4;
 
 /// Time between two checks whether queued work has ended.
+///
+/// `docs/gpu.md` gives the reasons why the thread does not block in the driver.
 const CHECK: Duration = Duration::from_micros(200);
 
 /// Time between two checks whether lost peers have ended.
+///
+/// Peers release blocks in shared memory, without a notification.
 const SWEEP: Duration = Duration::from_millis(50);
 
 /// Rule that a test breaks, to show that it is needed.

@@ -34,6 +34,8 @@ pub enum AgentEvent {
         at: Wall,
         /// Number of restarts that have been used.
         restart_count: u32,
+        /// Number of restarts that all nodes have used.
+        job_restarts: u32,
     },
     /// A dynamic rendezvous reported an event of this node or another one.
     RendezvousNotice {

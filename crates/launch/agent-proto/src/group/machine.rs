@@ -119,6 +119,11 @@ impl WorkerGroupMachine {
         self.budget.used()
     }
 
+    /// Number of restarts that all nodes have used.
+    pub fn job_restarts(&self) -> u32 {
+        self.budget.used_by_job()
+    }
+
     fn exited(&mut self, now: Now, exits: Vec<WorkerExit>) {
         for exit in exits {
             self.alive.remove(&exit.local_rank);

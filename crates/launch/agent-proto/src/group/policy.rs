@@ -66,6 +66,11 @@ impl RestartBudget {
         self.used
     }
 
+    /// Number of restarts that all nodes have taken.
+    pub fn used_by_job(self) -> u32 {
+        self.used.saturating_add(self.used_by_others)
+    }
+
     /// Initial number of restarts.
     pub fn most(self) -> u32 {
         self.most

@@ -443,6 +443,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         self.emit(AgentEvent::RendezvousBegan {
             at: now.wall,
             restart_count,
+            job_restarts: self.group.job_restarts(),
         });
         self.supervisor.forget();
         self.failures.forget();

@@ -71,9 +71,11 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
 
 pub(super) fn fields(event: &AgentEvent) -> Value {
     match event {
-        AgentEvent::RendezvousBegan { restart_count, .. } => {
-            json!({ "restart_count": restart_count })
-        }
+        AgentEvent::RendezvousBegan {
+            restart_count,
+            job_restarts,
+            ..
+        } => json!({ "restart_count": restart_count, "job_restarts": job_restarts }),
         AgentEvent::RendezvousNotice {
             state,
             message,

@@ -54,8 +54,10 @@ pub struct NodeReport {
     pub world_size: Option<u32>,
     /// Address of the workers' store, as host and port.
     pub master: Option<(String, u16)>,
-    /// Number of restarts that have been used.
+    /// Number of restarts that this node has used.
     pub restart_count: u32,
+    /// Number of restarts that all nodes have used.
+    pub job_restarts: u32,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,
     /// Number of agents of this node that were killed and restarted.
@@ -68,6 +70,8 @@ pub struct NodeReport {
     pub began: Option<f64>,
     /// Sentence about the current wait: for whom, since when, and its limit.
     pub awaiting: Option<String>,
+    /// `true` if the reports of the other nodes do not reach this agent.
+    pub is_alone: bool,
     /// Ranks that are slower than the others, with a sentence about each.
     pub slow: Vec<(u64, String)>,
     /// First failure of the job that this node knows, also after a restart.
@@ -214,12 +218,14 @@ impl Default for NodeReport {
             world_size: None,
             master: None,
             restart_count: 0,
+            job_restarts: 0,
             max_restarts: 0,
             agent_restarts: 0,
             suspended_seconds: 0.0,
             workers: Vec::new(),
             began: None,
             awaiting: None,
+            is_alone: false,
             slow: Vec::new(),
             failure: None,
             spans: Vec::new(),
@@ -282,6 +288,7 @@ impl NodeReport {
         }
         match name {
             "rendezvous_began" => {
+                self.job_restarts = small("job_restarts").unwrap_or(self.restart_count);
                 self.workers.clear();
                 self.slow.clear();
                 // A killed agent has reported no exit of its workers.
@@ -328,6 +335,8 @@ impl NodeReport {
             "state_changed" => self.state = text("state").to_owned(),
             "restarting" => {
                 self.max_restarts = small("max_restarts").unwrap_or(self.max_restarts);
+                let left = small("remaining").unwrap_or(self.max_restarts);
+                self.job_restarts = self.max_restarts.saturating_sub(left);
                 self.mark("restart", at, true);
             }
             "regrouping" => self.mark(&format!("next round: {}", text("reason")), at, false),

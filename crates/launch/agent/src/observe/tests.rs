@@ -71,6 +71,7 @@ fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
         AgentEvent::RendezvousBegan {
             at: at(begin),
             restart_count,
+            job_restarts: restart_count,
         },
         AgentEvent::Rendezvous {
             at: at(begin + 40),
@@ -163,6 +164,7 @@ fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
         AgentEvent::RendezvousBegan {
             at: at(105),
             restart_count: 1,
+            job_restarts: 2,
         },
         AgentEvent::Rendezvous {
             at: at(125),

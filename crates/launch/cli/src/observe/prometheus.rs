@@ -230,7 +230,8 @@ impl Standing {
         let times =
             times.map(|(class, seconds)| (vec![("class", class.name().to_owned())], seconds));
         let used = plain(Some(restarts.into()));
-        let remaining = plain(Some(f64::from(status.max_restarts) - f64::from(restarts)));
+        let remaining = status.max_restarts.saturating_sub(status.job_restarts);
+        let remaining = plain(Some(remaining.into()));
         let agents = plain(status.group_world_size.map(f64::from));
         let own_rank = plain(status.group_rank.map(f64::from));
         let round = plain(status.round.map(|round| round as f64));

@@ -4,7 +4,9 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use rdzv_agent::observe::NodeReport;
@@ -21,6 +23,9 @@ use crate::terminal::complain;
 
 /// Time limit to connect, and to wait for an answer.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// Time limit for the reports of all agents on this machine.
+const STATUS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Selection of a job.
 #[derive(Debug, Clone, Default, Args)]
@@ -134,12 +139,34 @@ impl JobArgs {
 }
 
 /// Returns the reports of all agents of this user on this machine, by job.
+///
+/// Asks all agents at the same time, and prints which of them do not answer.
 pub(crate) fn reports() -> Vec<(PathBuf, NodeReport)> {
-    let reports = socket::all().into_iter().filter_map(|path| {
-        let status = Target::Socket(path.clone()).get("/status").ok()?;
-        Some((path, serde_json::from_str(&status).ok()?))
-    });
-    let mut reports: Vec<(PathBuf, NodeReport)> = reports.collect();
+    let mut asked = socket::all();
+    let (answers, arriving) = channel();
+    for path in asked.clone() {
+        let answers = answers.clone();
+        thread::spawn(move || {
+            let status = Target::Socket(path.clone()).get("/status");
+            let _ = answers.send((path, status));
+        });
+    }
+    drop(answers);
+    let end = Instant::now() + STATUS_WITHIN;
+    let mut reports: Vec<(PathBuf, NodeReport)> = Vec::new();
+    let left = || end.saturating_duration_since(Instant::now());
+    while let Ok((path, status)) = arriving.recv_timeout(left()) {
+        asked.remove(&path);
+        let report = status.ok().and_then(|it| serde_json::from_str(&it).ok());
+        reports.extend(report.map(|report| (path, report)));
+    }
+    for path in asked {
+        let process = path.file_name().unwrap_or_default().display();
+        complain(&format!(
+            "rdzv: the agent with process id {process} does not answer within {} s",
+            STATUS_WITHIN.as_secs()
+        ));
+    }
     reports.sort_by(|(_, one), (_, other)| {
         (&one.run_id, one.group_rank).cmp(&(&other.run_id, other.group_rank))
     });

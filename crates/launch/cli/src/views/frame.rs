@@ -10,7 +10,7 @@ use ratatui::widgets::{Paragraph, Widget as _};
 use rdzv_agent::observe::WorkerStatus;
 use rdzv_core::quantity::count;
 
-use super::job::{Agent, Health, Job, OfWorker as _};
+use super::job::{ALONE, Agent, Health, Job, OfWorker as _};
 use super::ps::age;
 
 /// Order of nodes and ranks.
@@ -252,7 +252,7 @@ fn header(job: &Job, now: f64) -> Line<'static> {
     let (nodes, ranks, running) = job.sizes();
     let reports = || job.agents.values().map(|agent| &agent.report);
     let used = reports()
-        .map(|report| report.restart_count)
+        .map(|report| report.job_restarts)
         .max()
         .unwrap_or(0);
     let most = reports()
@@ -297,6 +297,9 @@ fn alerts(job: &Job, view: &View, width: usize) -> Vec<Line<'static>> {
             format!("first failure: {rank}{}: {}", failure.host, failure.cause),
             Color::Red,
         );
+    }
+    if job.agents.values().any(|agent| agent.report.is_alone) {
+        push(format!("this node only: {ALONE}"), Color::Yellow);
     }
     let silent = job.agents.values().filter(|agent| agent.is_silent);
     let silent: Vec<String> = silent.map(|agent| agent.report.node.to_string()).collect();
@@ -484,7 +487,7 @@ pub(super) mod tests {
                 group_rank: Some(node),
                 group_world_size: Some(nodes),
                 world_size: Some(ranks),
-                restart_count: 1,
+                job_restarts: 1,
                 max_restarts: 3,
                 workers: workers.collect(),
                 began: Some(100.0),
@@ -559,6 +562,18 @@ pub(super) mod tests {
             let screen = text(&simulated(ranks), &View::default(), 80, 24);
             insta::assert_snapshot!(format!("frame_of_{ranks}_ranks"), screen);
         }
+    }
+
+    #[test]
+    fn a_display_of_one_node_of_several_says_so() {
+        let mut job = simulated(4);
+        for agent in job.agents.values_mut() {
+            agent.report.is_alone = true;
+        }
+        let screen = text(&job, &View::default(), 80, 24);
+        let line =
+            "\nthis node only: the rendezvous of this job carries no reports of other nodes\n";
+        assert!(screen.contains(line), "{screen}");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// Reason why a view shows only the node of its agent.
+pub(crate) const ALONE: &str = "the rendezvous of this job carries no reports of other nodes";
+
 /// Key with the length of an array in a change.
 const LENGTH: &str = "#";
 
@@ -67,6 +70,8 @@ pub(crate) struct Output {
     pub(crate) lines: Option<usize>,
     /// `true` for the standard error.
     pub(crate) is_stderr: bool,
+    /// `true` if the answer waits for a new line.
+    pub(crate) waits: bool,
 }
 
 /// Answer of one agent to a question.

@@ -2,17 +2,12 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
 
 use clap::Args;
 use rdzv_agent::observe::OutputTail;
 
 use super::client::{JobArgs, ViewError, ended};
 use super::job::parse;
-
-/// Time between two requests of a reader that follows.
-const PERIOD: Duration = Duration::from_millis(500);
 
 /// Print the output of one rank of a running job.
 ///
@@ -53,7 +48,10 @@ fn print(arguments: &LogsArgs) -> Result<(), ViewError> {
     let mut has_begun = false;
     loop {
         let text = match target.get(&next) {
-            Err(error) if has_begun && error.has_exited() => return Ok(()),
+            // An agent that exits closes its socket, and then the connections.
+            Err(_) if has_begun && target.get("/status").is_err_and(|it| it.has_exited()) => {
+                return Ok(());
+            }
             answer => answer?,
         };
         let tail: OutputTail = parse(text.as_bytes())
@@ -67,9 +65,6 @@ fn print(arguments: &LogsArgs) -> Result<(), ViewError> {
             return Ok(());
         }
         has_begun = true;
-        next = format!("{path}&lines={}&from={}", usize::MAX, tail.next);
-        if tail.text.is_empty() {
-            thread::sleep(PERIOD);
-        }
+        next = format!("{path}&lines={}&from={}&wait=1", usize::MAX, tail.next);
     }
 }

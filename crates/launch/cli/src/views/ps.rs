@@ -73,7 +73,7 @@ fn jobs(reports: &[NodeReport], now: f64) -> Vec<Value> {
             "running_here": workers().filter(|worker| worker.running).count(),
             "state": state,
             "age_seconds": (now - began).round(),
-            "restarts": reports.iter().map(|report| report.restart_count).max(),
+            "restarts": reports.iter().map(|report| report.job_restarts).max(),
             "max_restarts": reports.iter().map(|report| report.max_restarts).max(),
         })
     });

@@ -5,6 +5,7 @@
 //! | `GET /events` | the messages of the job, as server-sent events |
 //! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
 //! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
+//! | the same with `wait=1` | the same, but waits for a line |
 
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +17,7 @@ use http_body_util::channel::Channel;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::job::{Message, Output, Question};
+use super::job::{ALONE, Message, Output, Question};
 use super::server::{JobServer, MOST_VIEWERS, PERIOD};
 
 /// Returns the routes of the views.
@@ -74,6 +75,7 @@ struct Asked {
     from: Option<u64>,
     lines: Option<usize>,
     stderr: Option<u8>,
+    wait: Option<u8>,
 }
 
 /// Answers `GET /stacks`.
@@ -101,6 +103,7 @@ async fn output(State(server): State<JobServer>, Query(asked): Query<Asked>) -> 
             from: asked.from,
             lines: asked.lines,
             is_stderr: asked.stderr.is_some_and(|stderr| stderr != 0),
+            waits: asked.wait.is_some_and(|wait| wait != 0),
         }),
         ..Question::default()
     };
@@ -108,10 +111,12 @@ async fn output(State(server): State<JobServer>, Query(asked): Query<Asked>) -> 
         answers.iter().any(|answer| answer.tail.is_some())
     });
     let answers = answers.await;
-    match answers.into_iter().find_map(|answer| answer.tail) {
-        Some(tail) => json(&tail),
-        None => (StatusCode::NOT_FOUND, "no agent of the job has this rank\n").into_response(),
-    }
+    let text = match answers.into_iter().find_map(|answer| answer.tail) {
+        Some(tail) => return json(&tail),
+        None if server.node().is_alone => format!("the rank is not on this node; {ALONE}\n"),
+        None => "no agent of the job has this rank\n".to_owned(),
+    };
+    (StatusCode::NOT_FOUND, text).into_response()
 }
 
 fn json(value: &impl serde::Serialize) -> Response {

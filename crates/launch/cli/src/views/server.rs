@@ -5,13 +5,17 @@
 //! 800 nodes. The coordinator passes them on to the agents that have a viewer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_agent::observe::{NodeReport, OutputTail, Sampler, stacks, tail};
 use rdzv_rendezvous::{GroupStatus, ReportExchange};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::Value;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::{sleep, timeout};
 
@@ -52,10 +56,13 @@ const MOST_BEHIND: usize = 4096;
 const MOST_AGENTS: usize = 100_000;
 
 /// Maximum number of questions that an agent answers at a time.
-const MOST_ANSWERS: usize = 8;
+const MOST_ANSWERS: usize = MOST_VIEWERS;
 
 /// Time limit for the answers of all agents to a question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(6);
+
+/// Time limit for a new line of output; the viewer asks again.
+const LINE_WITHIN: Duration = Duration::from_secs(4);
 
 /// Time limit for the last report to viewers, and time to write it.
 const FINISH_WITHIN: Duration = Duration::from_millis(300);
@@ -90,9 +97,16 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the report of this node, with its place in the job.
     fn node(&self) -> NodeReport {
         let node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
-        node.clone()
+        let mut node = node.clone();
+        let group = self.group.look().unwrap_or_default();
+        node.awaiting = group.waiting.map(|wait| wait.sentence);
+        // Reports travel through a coordinator, which other kinds of rendezvous do not have.
+        let has_coordinator = group.coordinator.is_some() || group.voters.is_some();
+        node.is_alone = node.group_world_size > Some(1) && !has_coordinator;
+        node
     }
 
     /// Changes the model, and sends the change to the viewers of this agent.
@@ -129,8 +143,6 @@ impl Shared {
         }
         let mut report = self.node();
         own.sampler.sample(&mut report);
-        let waiting = self.group.look().and_then(|group| group.waiting);
-        report.awaiting = waiting.map(|wait| wait.sentence);
         let value = serde_json::to_value(&report).unwrap_or_default();
         let sent = (!own.is_whole).then_some(&own.sent);
         let change = difference(sent, &value);
@@ -213,14 +225,14 @@ impl Shared {
             Some(output) => {
                 let mut workers = report.workers.iter();
                 let worker = workers.find(|worker| Some(worker.identity.rank.0) == question.rank);
-                answer.tail = worker.map(|worker| {
+                if let Some(worker) = worker {
                     let path = if output.is_stderr {
                         &worker.stderr
                     } else {
                         &worker.stdout
                     };
-                    read(path.as_ref(), output)
-                });
+                    answer.tail = Some(read(path.as_ref(), output).await);
+                }
             }
         }
         answer
@@ -390,9 +402,10 @@ impl JobServer {
         question.id = fastrand::u64(1..);
         let shared = &self.0;
         let own = shared.answer(&question).await;
-        let nodes = shared.node().group_world_size.unwrap_or(1) as usize;
+        let node = shared.node();
+        let nodes = node.group_world_size.unwrap_or(1) as usize;
         let mut answers = vec![own];
-        if enough(&answers, nodes) || shared.exchange.is_none() {
+        if enough(&answers, nodes) || node.is_alone || shared.exchange.is_none() {
             return answers;
         }
         // Answers reach only agents that have a viewer.
@@ -493,7 +506,7 @@ struct OwnReport {
     is_cut: bool,
 }
 
-fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
+async fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
     let lines = output.lines.unwrap_or(LINES);
     let Some(path) = path else {
         let error = "the output of this rank goes to the console, not to a file; start the run with \
@@ -503,10 +516,30 @@ fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
             ..OutputTail::default()
         };
     };
-    tail(path, output.from, lines, 0).unwrap_or_else(|error| OutputTail {
+    let read = async {
+        // The watch begins before the file is read, so it misses no line.
+        let watch = output.waits.then(|| watch(path)).transpose()?;
+        let found = tail(path, output.from, lines, 0)?;
+        match watch.filter(|_| found.text.is_empty()) {
+            Some(watch) => {
+                let _ = timeout(LINE_WITHIN, watch.readable()).await;
+                tail(path, output.from, lines, 0)
+            }
+            None => Ok(found),
+        }
+    };
+    let read: io::Result<OutputTail> = read.await;
+    read.unwrap_or_else(|error| OutputTail {
         error: Some(format!("cannot read {}: {error}", path.display())),
         ..OutputTail::default()
     })
+}
+
+/// Returns a descriptor that is readable once the file has changed.
+fn watch(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+    inotify::add_watch(&watch, path, WatchFlags::MODIFY)?;
+    AsyncFd::new(watch)
 }
 
 /// Viewer that is attached; the drop detaches it.

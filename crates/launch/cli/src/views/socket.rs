@@ -3,6 +3,7 @@
 //! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the
 //! user can open it, and each side of a connection checks the other's user.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -52,7 +53,7 @@ fn try_bind() -> io::Result<(AgentSocket, UnixListener)> {
         _ => is_private(&directory)?,
     }
     let path = directory.join(std::process::id().to_string());
-    // A socket refuses connections before it listens, and `all` removes a socket that refuses.
+    // A socket refuses connections before it listens, and `connect` removes a socket that refuses.
     let hidden = path.with_extension(UNFINISHED);
     // An earlier process with this id may have left its socket.
     let _ = fs::remove_file(&hidden);
@@ -62,31 +63,23 @@ fn try_bind() -> io::Result<(AgentSocket, UnixListener)> {
     Ok((AgentSocket { path }, listener))
 }
 
-/// Returns the sockets of this user's running agents.
-///
-/// Removes the sockets of agents that have exited.
-pub(crate) fn all() -> Vec<PathBuf> {
-    let mut found = Vec::new();
+/// Returns the sockets of this user's agents.
+pub(crate) fn all() -> BTreeSet<PathBuf> {
     let private = directories().filter(|directory| is_private(directory).is_ok());
     let entries = private.flat_map(|directory| fs::read_dir(directory).into_iter().flatten());
     let paths = entries.flatten().map(|entry| entry.path());
-    for path in paths.filter(|path| path.extension().is_none()) {
-        match UnixStream::connect(&path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let _ = fs::remove_file(&path);
-            }
-            Ok(_) => found.push(path),
-            Err(error) => debug!("{}: {error}", path.display()),
-        }
-    }
-    found.sort();
-    found.dedup();
-    found
+    paths.filter(|path| path.extension().is_none()).collect()
 }
 
 /// Connects to an agent of this user.
+///
+/// Removes the socket of an agent that has exited.
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(path)?;
+    let stream = UnixStream::connect(path).inspect_err(|error| {
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            let _ = fs::remove_file(path);
+        }
+    })?;
     if socket_peercred(&stream)?.uid == geteuid() {
         Ok(stream)
     } else {

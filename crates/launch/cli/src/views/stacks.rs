@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use rdzv_agent::observe::ShownStack;
+use rdzv_agent::observe::{NodeReport, ShownStack};
 use rdzv_core::rank::intervals;
 
 use super::client::{JobArgs, ViewError, ended};
-use super::job::parse;
-use crate::terminal::show;
+use super::job::{ALONE, parse};
+use crate::terminal::{complain, show};
 
 /// Print the stacks of all ranks of a running job.
 ///
@@ -39,7 +39,12 @@ fn print(arguments: &StacksArgs) -> Result<(), ViewError> {
     let rank = arguments
         .rank
         .map_or_else(String::new, |rank| format!("?rank={rank}"));
-    let text = arguments.job.find()?.get(&format!("/stacks{rank}"))?;
+    let target = arguments.job.find()?;
+    let text = target.get(&format!("/stacks{rank}"))?;
+    let node: NodeReport = parse(target.get("/status")?.as_bytes()).unwrap_or_default();
+    if node.is_alone {
+        complain(&format!("rdzv stacks: this node only: {ALONE}"));
+    }
     let stacks: Vec<ShownStack> = parse(text.as_bytes())
         .map_err(|error| ViewError::Answer(format!("cannot parse the stacks: {error}")))?;
     show(&if arguments.json {

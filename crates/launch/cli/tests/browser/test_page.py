@@ -26,7 +26,8 @@ HOSTILE = "</pre></script><img src=http://127.0.0.1:1/x onerror=alert(1)><b onmo
 WORKER = """
 i=0
 while [ ! -e end ]; do
-  i=$((i + 1)); echo "step $i $HOSTILE"
+  i=$((i + 1)); echo "step $i $HOSTILE"; echo "step $i" > "$RDZV_HEARTBEAT"
+  [ $RANK = 3 ] && sleep 0.2
   if [ -e fail$RANK ]; then rm fail$RANK; echo "ValueError: $HOSTILE" >&2; exit 3; fi
   sleep 0.1
 done
@@ -49,7 +50,7 @@ class Job:
         for node in range(2):
             flags = f"--nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port}"
             flags += f" --rdzv-id=llama --max-restarts=2 --redirects=3 --log-dir=logs{node} --status-addr=0"
-            flags += f" --events-file=events{node}.jsonl --shutdown-timeout=5"
+            flags += f" --events-file=events{node}.jsonl --shutdown-timeout=5 --stragglers=2"
             words = [RDZV, "run", *flags.split(), "--no-python", "bash", "-c", WORKER]
             log = open(folder / f"log{node}", "w")
             self.nodes.append(
@@ -111,6 +112,7 @@ def test_a_job_with_a_killed_worker_a_restart_and_a_verdict(tmp_path, browser):
             page.wait("document.getElementById('text').textContent.includes('onmouseover=alert(2)')")
         page.value("document.getElementById('show-stack').click()")
         page.wait("document.getElementById('text').textContent.includes('asleep')")
+        page.wait("document.getElementById('alerts').textContent.includes('rank 3')")
         pictures(page, "running")
 
         worker = job.status()["workers"][1]
@@ -119,6 +121,8 @@ def test_a_job_with_a_killed_worker_a_restart_and_a_verdict(tmp_path, browser):
         page.wait("document.getElementById('facts').textContent.includes('1/2')")
         page.wait("document.getElementById('timeline').textContent.includes('round 1, 2 nodes')")
         page.wait("document.querySelectorAll('.cell.healthy').length === 4")
+        page.wait("document.getElementById('restarts').textContent.includes('failure')")
+        page.wait("/[0-9] %/.test(document.getElementById('nodes').textContent)")
         pictures(page, "restarted")
 
         for _ in range(2):

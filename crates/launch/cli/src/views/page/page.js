@@ -121,7 +121,7 @@ function draw() {
     fact('nodes', max(reports.map(report => report.group_world_size), all.length)),
     fact('ranks', `${running}/${max(reports.map(report => report.world_size), workers.length)} running`),
     fact('round', max(reports.map(report => report.round), -1) < 0 ? '–' : max(reports.map(report => report.round), 0)),
-    fact('restarts', `${max(reports.map(report => report.restart_count), 0)}/${max(reports.map(report => report.max_restarts), 0)}`),
+    fact('restarts', `${max(reports.map(report => report.job_restarts), 0)}/${max(reports.map(report => report.max_restarts), 0)}`),
     fact('age', age(now() - began)));
   for (const agent of all) agent.name = nameOf(agent);
   drawAlerts(all);
@@ -143,6 +143,9 @@ function drawAlerts(all) {
     const alert = el('div', { className: 'alert failed' }, el('b', {}, 'First failure: '), `${who}: ${cause}`);
     if (lines.length) alert.append(el('pre', {}, lines.join('\n')));
     alerts.push(alert);
+  }
+  if (all.some(agent => agent.report.is_alone)) {
+    alerts.push(el('div', { className: 'alert waiting' }, el('b', {}, 'This node only: '), 'the rendezvous of this job carries no reports of other nodes'));
   }
   for (const agent of all.filter(agent => agent.is_silent).slice(0, 8)) {
     alerts.push(el('div', { className: 'alert failed' }, el('b', {}, 'Silent: '), `${agent.name} sends no reports`));
@@ -189,6 +192,8 @@ const goodputCell = report => {
 function drawNodes(all, most) {
   const columns = ['node', 'state', 'ranks', 'step', 'last output', 'cpu', 'memory', 'restarts', 'goodput'];
   fill($('columns'), heads(columns, 1));
+  // All nodes have the same budget, which a replay knows only from nodes that have restarted.
+  const budget = all.reduce((most, { report }) => Math.max(most, report.max_restarts), 0);
   const sorted = all.map(agent => ({ agent, health: healthOfNode(agent) }));
   sorted.sort((a, b) => order[a.health] - order[b.health]);
   const shown = sorted.filter(({ health }, index) => health === 'failed' || health === 'waiting' || all.length <= 8 || (selected !== null && sorted[index].agent.report.workers.some(worker => worker.rank === selected)));
@@ -206,7 +211,7 @@ function drawNodes(all, most) {
       cell(outputs.length ? `${age(now() - outputs.reduce((a, b) => Math.max(a, b)))} ago` : '–'),
       cell(workers.some(worker => worker.processor !== null) ? `${sum(workers.map(worker => worker.processor))} %` : '–'),
       cell(workers.some(worker => worker.memory !== null) ? mebibytes(sum(workers.map(worker => worker.memory))) : '–'),
-      cell(`${report.restart_count}/${report.max_restarts}`),
+      cell(`${report.restart_count}/${budget}`),
       goodputCell(report));
   });
   fill($('nodes'), ...rows);

@@ -3,10 +3,11 @@
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
@@ -14,8 +15,9 @@ use tempfile::TempDir;
 
 use crate::harness::{DEADLINE, Running, free_port, kill, poll, poll_for, run_shell};
 
-/// Worker that prints a step, and exits with the number that its pipe contains.
-const WORKER: &str = "echo step $((RANK + 7)) '<b>'; read code < go$RANK; exit $code";
+/// Worker that prints a step and the words of its pipe; a number ends it.
+const WORKER: &str = "echo step $((RANK + 7)) '<b>'; while read word < go$RANK; do \
+                      case $word in [0-9]*) exit $word ;; *) echo $word ;; esac; done";
 
 /// A job of two nodes with one rank each.
 struct TwoNodes {
@@ -41,10 +43,14 @@ impl TwoNodes {
             let words = [&words[..], &[&endpoint]].concat();
             let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
             let job = run_shell(&words[..], &WORKER.replace("go$RANK", "$PIPES/go$RANK"));
-            job.env("XDG_RUNTIME_DIR", folder.path().to_str().unwrap())
-                .env("PIPES", folder.path().to_str().unwrap())
-                .env("NODE", node)
-                .start()
+            let job = job
+                .env("XDG_RUNTIME_DIR", folder.path().to_str().unwrap())
+                .env("PIPES", folder.path().to_str().unwrap());
+            if flags.contains("static") {
+                job.env("PET_NODE_RANK", node).start()
+            } else {
+                job.start()
+            }
         });
         let this = Self {
             folder,
@@ -80,9 +86,9 @@ impl TwoNodes {
         sockets
     }
 
-    fn tell(&self, rank: u32, code: i32) {
+    fn tell(&self, rank: u32, word: impl std::fmt::Display) {
         let pipe = self.folder.path().join(format!("go{rank}"));
-        fs::write(pipe, format!("{code}\n")).unwrap();
+        fs::write(pipe, format!("{word}\n")).unwrap();
     }
 
     fn finish(self) {
@@ -227,6 +233,64 @@ fn the_socket_of_a_killed_agent_is_removed_by_the_next_list() {
     }
 }
 
+#[test]
+fn agents_that_do_not_answer_are_listed_within_one_time_limit() {
+    let job = TwoNodes::start("");
+    let names = ["99991", "99992", "99993", "99994", "99995"];
+    let silent = names.map(|name| {
+        let path = job.folder.path().join("rdzv").join(name);
+        UnixListener::bind(path).unwrap()
+    });
+    let before = Instant::now();
+    let output = job.rdzv("ps");
+    // Five limits in a row would take 25 s.
+    assert!(before.elapsed() < Duration::from_secs(20));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("\npair "), "{stdout}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for name in names {
+        let line = format!("the agent with process id {name} does not answer within 5 s\n");
+        assert!(stderr.contains(&line), "{stderr}");
+    }
+    drop(silent);
+    job.finish();
+}
+
+#[test]
+fn the_restart_of_a_node_counts_after_the_loss_of_the_node() {
+    let job = TwoNodes::start("--agent-restarts=0 --max-restarts=3");
+    job.tell(1, 3);
+    poll_for("the job has restarted", || {
+        let listed = job.ps();
+        listed[0]["restarts"] == 1 && listed[0]["running_here"] == 2
+    });
+    // The agents are in the order of their ranks.
+    let agent = job.ps()[0]["agents_here"][1].as_i64().unwrap();
+    kill(agent.try_into().unwrap(), Signal::KILL);
+    poll_for("the other agent counts the restart", || {
+        let listed = job.ps();
+        listed[0]["agents_here"].as_array().unwrap().len() == 1 && listed[0]["restarts"] == 1
+    });
+    for node in &job.nodes {
+        kill(node.pid(), Signal::TERM);
+    }
+}
+
+#[test]
+fn views_of_a_static_rendezvous_name_their_limit() {
+    let job = TwoNodes::start("--rdzv-backend=static");
+    let mut viewer = attach(&job.sockets()[0]);
+    read_to(&mut viewer, |text| text.contains("\"is_alone\":true"));
+    let reason = "the rendezvous of this job carries no reports of other nodes";
+    let output = job.rdzv("stacks pair --json");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(stderr, format!("rdzv stacks: this node only: {reason}\n"));
+    let outputs = ["0", "1"].map(|rank| job.rdzv(&format!("logs pair --rank {rank}")));
+    let mut errors = outputs.iter().map(|it| String::from_utf8_lossy(&it.stderr));
+    assert!(errors.any(|text| text.contains(&format!("the rank is not on this node; {reason}"))));
+    job.finish();
+}
+
 // Only root can become two users.
 #[test]
 fn another_user_of_the_machine_gets_nothing() {
@@ -271,6 +335,10 @@ fn a_reader_follows_the_output_of_a_rank_on_another_node_to_the_end() {
     let mut reader = reader.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "step 8 <b>");
+    for word in ["one", "two", "three", "four"] {
+        job.tell(1, word);
+        assert_eq!(lines.next().unwrap().unwrap(), word);
+    }
     job.finish();
     assert!(lines.next().is_none());
     poll(|| reader.try_wait().unwrap().ok_or("the reader still runs"));
