@@ -1,4 +1,4 @@
-"""Tests of jobs on systems that lack features of the kernel, or deny them as container runtimes do."""
+"""Tests of jobs on systems that lack or deny features of the kernel."""
 
 import ctypes
 import errno
@@ -30,7 +30,7 @@ ALLOW = (0x06, 0, 0, 0x7FFF0000)
 LOAD_CALL = (0x20, 0, 0, 0)
 LOAD_SECOND_ARGUMENT = (0x20, 0, 0, 24)
 
-# Rank 1 fails once. Then the ranks meet in a store, call each other and sum, with values of several megabytes.
+# Rank 1 fails once. Then the ranks call each other, meet in a store and sum, with large values.
 JOB = """
 import os
 import rdzv
