@@ -9,7 +9,7 @@ import re
 import sys
 import zipfile
 
-MEGABYTES = 12
+MEGABYTES = 13
 NATIVE = re.compile(r".*\.so|.*/scripts/rdzv")
 
 

@@ -45,6 +45,8 @@ def raise_at(number, call, error):
                 raise error
         return trace
 
+    # CPython 3.12 reports instructions only if a frame requests them before `settrace`.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()

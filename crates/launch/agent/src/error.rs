@@ -88,6 +88,13 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
+    /// The system denies `pidfd_open`.
+    #[error(
+        "cannot watch the keeper with pidfd_open: {0}\n\
+         help: use Linux 5.3 or newer and, in a container, a seccomp profile that permits \
+         pidfd_open and clone3 (Docker 20.10.10 or newer)"
+    )]
+    NoPidfd(#[source] io::Error),
     /// Another node reported a final failure, so no further attempt can succeed.
     #[error("node {node} has failed permanently, so this node has stopped too: {reason}")]
     PeerFailed {
@@ -119,9 +126,11 @@ impl AgentError {
     pub fn class(&self) -> &'static str {
         match self {
             Self::ProgramNotFound { .. } => "FileNotFoundError",
-            Self::Spawn { .. } | Self::Logs { .. } | Self::Pipe { .. } | Self::System { .. } => {
-                "OSError"
-            }
+            Self::Spawn { .. }
+            | Self::Logs { .. }
+            | Self::Pipe { .. }
+            | Self::NoPidfd(_)
+            | Self::System { .. } => "OSError",
             Self::Rendezvous(error) => error.class(),
             Self::RunClosed { .. } => "RendezvousClosedError",
             Self::Store(_) => "DistStoreError",

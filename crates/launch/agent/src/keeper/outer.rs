@@ -9,6 +9,7 @@ use std::process::{self, Command, ExitStatus};
 use std::time::Duration;
 
 use rdzv_core::env::RDZV_CALLER;
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getpid, getppid, kill_process, pidfd_open,
@@ -56,7 +57,10 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     end_with_caller().map_err(system("exit with the caller of the launcher"))?;
     keep_descriptors_private().map_err(system("check inherited descriptors"))?;
     let pid = getpid();
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("watch the keeper"))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+        Errno::NOSYS | Errno::PERM => AgentError::NoPidfd(error.into()),
+        _ => system("watch the keeper")(error),
+    })?;
     let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("start the guard"))?;
     // No signal is lost: keeper and guard each unblock signals once they handle them.
     block_signals()?;

@@ -66,11 +66,16 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let (sender, observations) = mpsc::channel();
     let started = Instant::now();
     let timeline = Timeline::new(args.workers, !args.no_kill);
-    let printer = thread::spawn(move || print_timeline(timeline, &observations));
-    let receiver = thread::spawn({
-        let sender = sender.clone();
-        move || receive(&reports, started, &sender)
-    });
+    let no_thread = "cannot start a thread";
+    let printer = thread::Builder::new()
+        .spawn(move || print_timeline(timeline, &observations))
+        .context(no_thread)?;
+    let receiver = thread::Builder::new()
+        .spawn({
+            let sender = sender.clone();
+            move || receive(&reports, started, &sender)
+        })
+        .context(no_thread)?;
     let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
         // The printer ends last. If it has panicked, the run continues without it.
         let _ = sender.send((started.elapsed(), Observation::Agent(event.clone())));

@@ -60,7 +60,8 @@ pub(super) fn serve(target: &Target) -> Result<(), ViewError> {
     show(&format!("http://{address}/{key}/\n"));
     for stream in listener.incoming().flatten() {
         let (target, key) = (target.clone(), key.clone());
-        thread::spawn(move || answer(stream, &target, &key));
+        // If the system starts no thread, the connection is closed, and later ones may succeed.
+        let _ = thread::Builder::new().spawn(move || answer(stream, &target, &key));
     }
     Ok(())
 }

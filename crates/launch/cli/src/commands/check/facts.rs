@@ -154,7 +154,7 @@ fn run(command: &mut Command) -> Result<String, String> {
         .map_err(|error| format!("{NOT_STARTED}: {error}"))?;
     let mut stdout = child.stdout.take().ok_or("cannot read its output")?;
     let (sender, read) = channel();
-    thread::spawn(move || {
+    let reader = thread::Builder::new().spawn(move || {
         let mut text = String::new();
         let _ = sender.send(stdout.read_to_string(&mut text).map(|_| text));
     });
@@ -163,6 +163,7 @@ fn run(command: &mut Command) -> Result<String, String> {
         let _ = child.kill();
     }
     let status = child.wait().map_err(|error| error.to_string())?;
+    reader.map_err(|error| format!("cannot start a thread: {error}"))?;
     match text {
         Err(_) => {
             let limit = PROGRAM_WITHIN.as_secs();
