@@ -83,6 +83,9 @@ class _Control:
         assert self.job is not None
         self.break_group(self.job)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.main), ctypes.py_object(Regroup))
+        # A group that is being made opens further connections.
+        while self.abort is None and not self.changed.wait_for(lambda: not self.running, _LOOK):
+            self.break_group(self.job)
 
     def break_group(self, job: "Job") -> None:
         """Ends the collectives that are in flight."""
@@ -155,9 +158,13 @@ class Job:
         # Number of exchanges under each name in this round.
         self._exchanges: "dict[str, int]" = {}
         self._remake: "Callable[[Job], None] | None" = None
-        # Backend and endpoint of a group that can be reconfigured, and the sockets of all groups.
+        # Backend and endpoint of a group that can be reconfigured.
         self._group: "tuple[str, str] | None" = None
-        self._sockets: "list[tuple[int, str]]" = []
+        # Connections of all groups; true for those to a group's store.
+        self._sockets: "dict[tuple[int, str], bool]" = {}
+        # Sockets before the groups that are being made, and whether an abort has ended that.
+        self._before: "dict[int, str] | None" = None
+        self._is_cut = False
         self._load()
 
     def _load(self) -> None:

@@ -39,22 +39,28 @@ def _sockets() -> dict[int, str]:
 
 def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
     """Calls a function, and records the TCP connections that it opens."""
-    before = _sockets()
+    job._before = _sockets()
     try:
         make()
     finally:
-        store = int(os.environ["MASTER_PORT"])
-        for descriptor, target in _sockets().items():
-            if before.get(descriptor) == target:
-                continue
-            try:
-                with socket.socket(fileno=os.dup(descriptor)) as handle:
-                    inet = handle.family in (socket.AF_INET, socket.AF_INET6)
-                    if inet and handle.type == socket.SOCK_STREAM and handle.getpeername()[1] != store:
-                        job._sockets.append((descriptor, target))
-            except OSError:
-                # It listens, or has been closed.
-                continue
+        _record(job)
+        job._before = None
+
+
+def _record(job: rdzv.Job) -> None:
+    """Records the connections that were opened since ``recorded`` began."""
+    known, store = job._before or {}, int(os.environ["MASTER_PORT"])
+    for descriptor, target in _sockets().items():
+        if known.get(descriptor) == target:
+            continue
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as handle:
+                inet = handle.family in (socket.AF_INET, socket.AF_INET6)
+                if inet and handle.type == socket.SOCK_STREAM:
+                    job._sockets[descriptor, target] = handle.getpeername()[1] == store
+        except OSError:
+            # It listens, or has been closed.
+            continue
 
 
 def abort(job: rdzv.Job) -> None:
@@ -70,22 +76,32 @@ def abort(job: rdzv.Job) -> None:
         >>> import rdzv.torch
         >>> rdzv.torch.abort(rdzv.Job())
     """
+    if job._before is not None:
+        # The main thread is connecting, and can be waiting for a member in the store.
+        _record(job)
+        job._is_cut = True
     now = _sockets() if job._sockets else {}
-    for descriptor, target in job._sockets:
-        if now.get(descriptor) != target:
+    for (descriptor, target), is_store in list(job._sockets.items()):
+        is_open = now.get(descriptor) == target
+        if is_open and is_store and not job._is_cut:
+            continue
+        job._sockets.pop((descriptor, target), None)
+        if not is_open:
             continue
         try:
             with socket.socket(fileno=os.dup(descriptor)) as handle:
                 handle.shutdown(socket.SHUT_RDWR)
         except OSError:
             continue
-    job._sockets.clear()
     if dist.is_available() and dist.is_initialized() and dist.get_backend() not in ("gloo", "rdzv"):
         dist.distributed_c10d._abort_process_group()
 
 
 def leave(job: rdzv.Job) -> None:
     """Destroys the default group, unless the next round reconfigures it."""
+    if job._is_cut:
+        # The connection to the group's store is shut down.
+        job._group, job._before, job._is_cut = None, None, False
     if job._group is None and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,7 +1,12 @@
 """Tests of workers that recover in their processes (`rdzv run --in-process`)."""
 
+import json
+import os
+import socket
+import threading
+
 import pytest
-from recovery.measure import main
+from recovery.measure import lose_nodes, main
 
 import rdzv
 
@@ -9,6 +14,58 @@ import rdzv
 @pytest.mark.parametrize("way", ["reconfigure", "again"])
 def test_survivors_keep_their_processes_and_repeat_no_step(way):
     main(rdzv.find_rdzv_bin(), 3, way)
+
+
+def test_survivors_of_a_lost_node_keep_their_processes():
+    lose_nodes(rdzv.find_rdzv_bin(), 1)
+
+
+def test_an_abort_ends_the_connections_of_groups_that_are_being_made(monkeypatch, tmp_path):
+    agent, member = socket.socket(socket.AF_UNIX), socket.create_server(("127.0.0.1", 0))
+    agent.bind(str(tmp_path / "control"))
+    agent.listen()
+    for name, value in {"RDZV_CONTROL": agent.getsockname(), "RDZV_ROUND": "0", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(rdzv.Job, "exchange", lambda job, name, value: [value])
+    received = []
+
+    def play_agent():
+        connection = agent.accept()[0]
+        with connection, connection.makefile() as messages:
+            received.append(json.loads(next(messages))["type"])
+            accepted = member.accept()[0]
+            connection.sendall(b'{"type": "abort", "round": 0, "reason": "test", "dead": []}\n')
+            # The worker opens this connection after the abort.
+            with accepted, member.accept()[0]:
+                received.append(json.loads(next(messages))["type"])
+        agent.close()
+
+    def make(job):
+        # Each connection waits for a member that never sends.
+        ended = threading.Event()
+
+        def connect():
+            for _ in range(2):
+                with socket.create_connection(member.getsockname()) as connection:
+                    connection.recv(1)
+            ended.set()
+
+        threading.Thread(target=connect, daemon=True).start()
+        ended.wait()
+
+    @rdzv.resilient
+    def work(job):
+        job.regroup(make)
+
+    player = threading.Thread(target=play_agent, daemon=True)
+    player.start()
+    with pytest.raises(SystemExit):
+        work()
+    player.join()
+    member.close()
+    assert received == ["hello", "ready"]
+    assert os.environ["RDZV_ROUND"] == "0"
 
 
 def test_without_the_launcher_the_decorator_only_calls_the_function(monkeypatch):
