@@ -34,7 +34,7 @@ impl RestartCause {
     }
 }
 
-/// RestartMoment of a restart.
+/// Moment of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartMoment {
     /// The agent noticed the reason, or begins to stop the workers.

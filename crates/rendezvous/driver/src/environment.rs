@@ -1,6 +1,7 @@
 //! Environment variables as a value.
 //!
-//! Except for [`Environment::of_process`], this crate reads no variables of the process.
+//! Except for [`Environment::of_process`] and the folder for temporary files, this crate reads no
+//! variables of the process.
 
 use std::collections::BTreeMap;
 use std::fmt;

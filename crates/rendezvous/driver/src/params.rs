@@ -59,6 +59,14 @@ pub struct RendezvousParameters {
 }
 
 impl RendezvousParameters {
+    /// Kind of store that c10d agents share, in lower case: `tcp` or `file`.
+    ///
+    /// The default is `tcp`. Other values are refused later.
+    pub fn store_type(&self) -> String {
+        let given = self.config.get("store_type").unwrap_or("tcp");
+        given.trim().to_lowercase()
+    }
+
     /// Creates parameters after checking the backend name and the numbers of nodes.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ impl BackendRegistry {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if the name has a different constructor.
+    /// [`RendezvousError`] if the name is empty or has a different constructor.
     pub fn register(
         &mut self,
         name: &str,
@@ -111,7 +111,8 @@ impl BackendRegistry {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if no backend has this name, or the backend rejects the parameters.
+    /// [`RendezvousError`] if no backend has this name, the backend rejects the parameters, or the
+    /// created backend has a different name.
     pub fn create(
         &self,
         parameters: &RendezvousParameters,
@@ -139,7 +140,8 @@ impl BackendRegistry {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if no backend has this name, or the backend rejects the parameters.
+    /// [`RendezvousError`] if no backend has this name, the backend rejects the parameters, or the
+    /// created backend has a different name.
     pub fn create_recorded(
         &self,
         parameters: &RendezvousParameters,

@@ -1,4 +1,4 @@
-//! Thread with a tokio runtime, the only way to wait in this crate.
+//! Thread with a tokio runtime, for the tasks of this crate.
 //!
 //! Blocking calls run on additional threads.
 //!
@@ -8,7 +8,8 @@
 //! connect, files.
 //!
 //! The runtime never runs on a caller's thread. So programs with a tokio runtime can call the
-//! crate, and so can others, such as Python. The thread ends with the last task.
+//! crate, and so can others, such as Python. The thread ends after the last
+//! task and the last call of [`beside`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -190,7 +191,7 @@ impl<T: Send + 'static, R: Send + 'static> Calls<T, R> {
         }
     }
 
-    /// Adds a call, which starts at the next [`Calls::next`].
+    /// Adds a call, which starts in [`Calls::next`] after all earlier calls have returned.
     pub(crate) fn push(&mut self, call: impl FnOnce(&mut T) -> R + Send + 'static) {
         self.waiting.push_back(Box::new(call));
     }

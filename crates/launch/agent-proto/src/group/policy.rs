@@ -7,7 +7,7 @@ use rdzv_core::time::Mono;
 use super::Finality;
 
 /// Restart budget of the job, as far as this node knows it.
-/// Restarts on other nodes use the same budget. Other changes of membership never cost a restart.
+/// Restarts on other nodes use the same budget, except with `--in-process`. Other changes of membership never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,
@@ -66,7 +66,7 @@ impl RestartBudget {
         self.used
     }
 
-    /// Number of restarts that all nodes have taken.
+    /// Number of restarts that this node knows of, on all nodes.
     pub fn used_by_job(self) -> u32 {
         self.used.saturating_add(self.used_by_others)
     }

@@ -33,8 +33,8 @@ pub struct Round {
     /// Address of the workers' store.
     pub master: Master,
     /// Longest time until this node learns that another node is lost.
-    /// The last failure of the restart budget waits this long for such an explanation, or for
-    /// [`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN) if no round is known.
+    /// In a dynamic round of several nodes, the last failure of the restart budget waits this long
+    /// for such an explanation.
     pub losses_known_within: Duration,
     /// `true` if the rendezvous provides the exit barrier.
     /// After a loss, it then answers each node that waits there.

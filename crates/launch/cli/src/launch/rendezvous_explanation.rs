@@ -79,7 +79,7 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
         RendezvousPlan::Dynamic { parameters } => parameters,
     };
     match parameters.backend.as_str() {
-        "c10d" if parameters.config.get("store_type") == Some("file") => {
+        "c10d" if parameters.store_type() == "file" => {
             ("none".to_owned(), "the rendezvous is a file".to_owned())
         }
         "c10d" => match &endpoints(parameters)[..] {

@@ -184,9 +184,7 @@ impl RestartArgs {
             RendezvousPlan::Static { .. } => (None, "a static rendezvous assigns ranks only once"),
             RendezvousPlan::Local => (Some(0), alone),
             RendezvousPlan::Dynamic { parameters } if parameters.max_nodes == 1 => (Some(0), alone),
-            RendezvousPlan::Dynamic { parameters }
-                if parameters.config.get("store_type") == Some("file") =>
-            {
+            RendezvousPlan::Dynamic { parameters } if parameters.store_type() == "file" => {
                 (Some(0), "the rendezvous uses a file")
             }
             RendezvousPlan::Dynamic { .. } => {

@@ -11,7 +11,7 @@
 //! | `probe` | connects to a server and detects whether it is a coordinator |
 //! | `options` | the parameters and options of `c10d` |
 //! | [`bootstrap`] | the address and port of the workers' store |
-//! | `watch` | a thread that waits in a store until its owner ends it |
+//! | `watch` | a call that waits in a store until its owner ends it |
 //! | `outage` | notices about a state that does not answer |
 //! | `waiting` | reports about the wait of a join |
 //! | [`node`] | the name of this node, and whether an endpoint names this machine |

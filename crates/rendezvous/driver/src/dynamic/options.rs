@@ -103,9 +103,8 @@ impl Options {
     ) -> Result<Self, RendezvousError> {
         let wrong = |what: &str| Err(RendezvousError::Argument(what.to_owned()));
         let config = &parameters.config;
-        let store_type = config.get("store_type").unwrap_or("tcp");
         let mut read_timeout = READ_TIMEOUT;
-        let medium = match store_type.trim().to_lowercase().as_str() {
+        let medium = match parameters.store_type().as_str() {
             "tcp" => {
                 let is_host = config.get_as_bool("is_host")?;
                 read_timeout = config.get_as_int("read_timeout")?.unwrap_or(READ_TIMEOUT);

@@ -1,4 +1,4 @@
-//! Thread that waits in a store until its owner ends it.
+//! Call that waits in a store until its owner ends it.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use rdzv_store::Breaker;
 
 use crate::runtime::beside;
 
-/// Handle of the thread, which ends soon after a drop of the handle.
+/// Handle of the call, which ends soon after a drop of the handle.
 pub(super) struct Watch {
     over: Arc<AtomicBool>,
     breaker: Option<Breaker>,

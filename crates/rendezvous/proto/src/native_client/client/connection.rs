@@ -125,7 +125,8 @@ impl NativeClient {
                 };
                 let timeout = timeout.max(RECONNECT);
                 if elapsed >= timeout {
-                    return self.give_up(format!("{}; then {why}", outage.why), elapsed);
+                    let what = format!("the connection was lost ({}); then {why}", outage.why);
+                    return self.give_up(what, elapsed);
                 }
                 if elapsed >= RECONNECT
                     && let Phase::Member { joined } = &self.phase
