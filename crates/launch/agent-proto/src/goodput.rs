@@ -307,8 +307,9 @@ impl Steps {
         (self.has_begun, self.new_from) = (false, None);
     }
 
-    /// Records that a worker begins a step; `None` is a step without a number, which is new.
+    /// Records that a worker begins a step.
     ///
+    /// `None` is a step without a number, which is new.
     /// Returns a change with the first step of an attempt, and with the first new one.
     pub fn step(&mut self, step: Option<u64>) -> Option<StepChange> {
         let next = || self.most.map_or(1, |most| most.saturating_add(1));

@@ -122,7 +122,8 @@ impl Pipes {
         Some(&pipe.path)
     }
 
-    /// Waits until a worker writes, and returns the lines; must be called inside the runtime.
+    /// Waits until a worker writes, and returns the lines.
+    /// Must be called inside the runtime.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, SplitLine)>> {
         if self.due.is_none() {

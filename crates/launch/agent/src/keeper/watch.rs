@@ -73,7 +73,7 @@ pub fn kept() -> Option<&'static Kept> {
     kept.as_ref()
 }
 
-/// Returns the time of the previous agent's death, and the reason for this restart.
+/// Returns the time of the last agent's death, and the reason for this restart.
 /// `None` if no agent was killed.
 pub(crate) fn last_death(kept: &Kept) -> Option<(Wall, RestartReason)> {
     let note = kept.note();

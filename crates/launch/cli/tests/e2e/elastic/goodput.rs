@@ -76,7 +76,7 @@ fn assert_sum_is_wall_time(ended: &Ended, times: &BTreeMap<String, f64>) {
     );
 }
 
-/// Runs two nodes, of which the second one has this code in `KILLS`; checks the time of both.
+/// Checks the time of two nodes; the second one has this code in `KILLS`.
 fn check(kills: &str, reason: &str) {
     let flags = [
         "--nnodes=2",
