@@ -536,6 +536,11 @@ async fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
 }
 
 /// Returns a descriptor that is readable once the file has changed.
+#[expect(
+    deprecated,
+    reason = "the successor is `unsafe` because a type may lie about its descriptor; an `OwnedFd` \
+              does not"
+)]
 fn watch(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     inotify::add_watch(&watch, path, WatchFlags::MODIFY)?;
