@@ -60,7 +60,7 @@ fn run_command(hook: &Hook, text: &str) -> io::Result<Option<std::process::ExitS
     show(hook, lines.feed(b"\n"));
     // This also ends the processes that the command has started.
     let _ = kill_process_group(group, Signal::KILL);
-    // SIGKILL does not end an uninterruptible sleep, so only an exited command is waited for.
+    // SIGKILL does not end an uninterruptible sleep. So only an exited command is reaped.
     exited?.then(|| child.wait()).transpose()
 }
 
