@@ -337,6 +337,7 @@ fn only_a_job_that_had_a_spare_is_warned_that_no_spare_is_left() {
     lose_and_rejoin(&mut world, 2, &[3]);
     assert_eq!(world.last_spares, [2]);
     world.take(3);
+    world.take(4);
     lose_and_rejoin(&mut world, 3, &[4]);
     world.join(5);
     assert_eq!(placed(&mut world, 5).1.len(), 2);
