@@ -6,7 +6,7 @@ import socket
 import threading
 
 import pytest
-from recovery.measure import lose_nodes, main
+from recovery.measure import main
 
 import rdzv
 
@@ -14,10 +14,6 @@ import rdzv
 @pytest.mark.parametrize("way", ["reconfigure", "again"])
 def test_survivors_keep_their_processes_and_repeat_no_step(way):
     main(rdzv.find_rdzv_bin(), 3, way)
-
-
-def test_survivors_of_a_lost_node_keep_their_processes():
-    lose_nodes(rdzv.find_rdzv_bin(), 1)
 
 
 def test_an_abort_ends_the_connections_of_groups_that_are_being_made(monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ use rdzv_agent_proto::group::{Failure, MembershipCause, membership};
 
 use crate::line::{Line, LineRole, cut, said};
 use crate::quantity::count;
+use crate::stop;
 
 /// Maximum number of columns of a cause within a sentence.
 const CAUSE: usize = 160;
@@ -17,6 +18,8 @@ pub struct Restart<'a> {
     pub most: u32,
     /// The first failure of the attempt, if it is known.
     pub failure: Option<&'a Failure>,
+    /// Ranks of this node that keep their process (`--in-process`).
+    pub kept: &'a [u32],
 }
 
 impl Restart<'_> {
@@ -27,12 +30,18 @@ impl Restart<'_> {
             number,
             most,
             failure,
+            kept,
         } = self;
         let why = match failure {
             Some(failure) => format!("{} failed ({})", subject(failure), cause(failure, CAUSE)),
             None => "workers failed".to_owned(),
         };
-        format!("restart {number} of {most}: {why}; all workers restart")
+        let then = match kept {
+            [] => "all workers restart".to_owned(),
+            [_] => format!("{} keeps its process", stop::ranks(kept)),
+            _ => format!("{} keep their processes", stop::ranks(kept)),
+        };
+        format!("restart {number} of {most}: {why}; {then}")
     }
 
     /// Returns the sentence as lines.
@@ -48,6 +57,8 @@ pub struct Regrouped<'a> {
     pub reason: &'a str,
     /// Number of nodes of the new round, if that round exists already.
     pub nodes: Option<u32>,
+    /// `true` if workers of this node keep their process (`--in-process`).
+    pub is_in_process: bool,
 }
 
 impl Regrouped<'_> {
@@ -66,7 +77,12 @@ impl Regrouped<'_> {
             MembershipCause::Restarted => {
                 let (who, _) = reason.split_once(" joins").unwrap_or((reason, ""));
                 let (who, _) = who.split_once(" has left").unwrap_or((who, ""));
-                format!("{who} restarts its workers, so all nodes restart theirs")
+                let then = if self.is_in_process {
+                    "so all nodes form the next round"
+                } else {
+                    "so all nodes restart theirs"
+                };
+                format!("{who} restarts its workers, {then}")
             }
             MembershipCause::Lost => reason.to_owned(),
         };
@@ -121,6 +137,7 @@ mod tests {
             number: 1,
             most: 3,
             failure: Some(&failure),
+            kept: &[],
         };
         assert_eq!(
             restart.sentence(),
@@ -133,6 +150,15 @@ mod tests {
         assert_eq!(
             restart.sentence(),
             "restart 1 of 3: workers failed; all workers restart"
+        );
+        let kept = |kept| Restart { kept, ..restart }.sentence();
+        assert_eq!(
+            kept(&[0, 1, 3]),
+            "restart 1 of 3: workers failed; ranks 0-1, 3 keep their processes"
+        );
+        assert_eq!(
+            kept(&[2]),
+            "restart 1 of 3: workers failed; rank 2 keeps its process"
         );
     }
 
@@ -166,7 +192,12 @@ mod tests {
                 "b restarts its workers, so all nodes restart theirs; 2 nodes continue",
             ),
         ] {
-            assert_eq!(Regrouped { reason, nodes }.sentence(), text);
+            let regrouped = Regrouped {
+                reason,
+                nodes,
+                is_in_process: false,
+            };
+            assert_eq!(regrouped.sentence(), text);
         }
     }
 }

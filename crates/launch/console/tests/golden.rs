@@ -27,8 +27,17 @@ fn sentences(width: usize) -> String {
         number: 1,
         most: 3,
         failure,
+        kept: &[],
     };
-    let regrouped = |reason, nodes| Regrouped { reason, nodes }.lines(width);
+    let regrouped = |reason, nodes| {
+        let is_in_process = false;
+        Regrouped {
+            reason,
+            nodes,
+            is_in_process,
+        }
+        .lines(width)
+    };
     let ranks: Vec<u32> = (0..24).filter(|rank| rank % 3 != 1).collect();
     let stop = |request, seconds| {
         let stop = Stop {

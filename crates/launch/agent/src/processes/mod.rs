@@ -531,6 +531,13 @@ impl Supervisor for ProcessSupervisor {
                 group.kill_worker(*worker);
             }
         }
+        // A kill before this recovery does not explain a later exit of a survivor.
+        self.oom_counters.read();
+        let group = self.control_group().cloned();
+        for (local_rank, worker) in &mut self.workers {
+            let counted = group.as_ref().map(|it| it.memory_events(*local_rank));
+            worker.oom_kills = self.oom_counters.of_worker(counted);
+        }
     }
 
     fn fail(&mut self, worker: LocalRank) {

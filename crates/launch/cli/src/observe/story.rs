@@ -25,8 +25,8 @@ pub(crate) struct Story {
     nodes: u32,
     /// Rank of this node in the last round; `None` before the first round.
     rank: Option<u32>,
-    /// Running workers of the attempt: process id and rank.
-    running: BTreeMap<u32, u32>,
+    /// Running workers by local rank: process id and rank.
+    running: BTreeMap<u32, (u32, u32)>,
     /// Directory of the output of each worker of the attempt, by local rank.
     outputs: BTreeMap<u32, PathBuf>,
     /// Attempts that were followed by another attempt.
@@ -58,8 +58,9 @@ impl Story {
         self.last = event.at();
         match event {
             AgentEvent::RendezvousBegan { .. } => {
-                self.running.clear();
-                self.outputs.clear();
+                // Workers that recover in their processes (`--in-process`) keep their output.
+                self.outputs
+                    .retain(|local_rank, _| self.running.contains_key(local_rank));
                 self.is_timed_out = false;
                 Vec::new()
             }
@@ -71,9 +72,19 @@ impl Story {
                 self.nodes = *nodes;
                 self.regrouped(Some(*nodes), width)
             }
+            AgentEvent::RanksAssigned { workers, .. } => {
+                for worker in workers {
+                    self.workers = worker.world_size;
+                    if let Some((_, rank)) = self.running.get_mut(&worker.local_rank.0) {
+                        *rank = worker.rank.0;
+                    }
+                }
+                Vec::new()
+            }
             AgentEvent::WorkerStarted { worker, files, .. } => {
                 self.workers = worker.world_size;
-                self.running.insert(worker.pid, worker.rank.0);
+                let running = (worker.pid, worker.rank.0);
+                self.running.insert(worker.local_rank.0, running);
                 let file = files.stderr.as_ref().or(files.stdout.as_ref());
                 if let Some(directory) = file.and_then(|file| file.parent()) {
                     let local_rank = worker.local_rank.0;
@@ -82,7 +93,7 @@ impl Story {
                 Vec::new()
             }
             AgentEvent::WorkerExited { worker, .. } => {
-                self.running.remove(&worker.pid);
+                self.running.retain(|_, (pid, _)| *pid != worker.pid);
                 Vec::new()
             }
             AgentEvent::WorkerSignalled { forced: true, .. } => {
@@ -108,6 +119,7 @@ impl Story {
                     number: most - remaining,
                     most: *most,
                     failure,
+                    kept: &self.ranks(),
                 };
                 restart.lines(width)
             }
@@ -153,13 +165,14 @@ impl Story {
         let regrouped = |nodes| Regrouped {
             reason: &reason,
             nodes,
+            is_in_process: !self.running.is_empty(),
         };
         self.changes.push(regrouped(None).sentence());
         regrouped(nodes).lines(width)
     }
 
     fn ranks(&self) -> Vec<u32> {
-        let mut ranks: Vec<u32> = self.running.values().copied().collect();
+        let mut ranks: Vec<u32> = self.running.values().map(|(_, rank)| *rank).collect();
         ranks.sort_unstable();
         ranks
     }

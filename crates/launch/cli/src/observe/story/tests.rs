@@ -40,6 +40,15 @@ fn started(rank: u32) -> AgentEvent {
     }
 }
 
+fn exited(rank: u32) -> AgentEvent {
+    AgentEvent::WorkerExited {
+        at: at(2),
+        worker: worker(rank),
+        exit: Exit::Code(0),
+        stopped_by_agent: true,
+    }
+}
+
 fn lines_of(story: &mut Story, events: &[AgentEvent]) -> Vec<String> {
     let lines = events.iter().flat_map(|event| story.record(event, None));
     lines.map(|line| line.text()).collect()
@@ -65,6 +74,8 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
             ..Evidence::default()
         },
     };
+    let events: Vec<_> = (0..4).map(exited).collect();
+    assert!(lines_of(&mut story, &events).is_empty());
     let lines = lines_of(
         &mut story,
         &[
@@ -105,17 +116,44 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
 }
 
 #[test]
+fn workers_that_recover_in_their_processes_are_still_running() {
+    let mut story = begun();
+    let lines = lines_of(
+        &mut story,
+        &[
+            exited(3),
+            AgentEvent::Restarting {
+                at: at(60),
+                state: GroupState::Failed,
+                remaining: 2,
+                most: 3,
+                failure: None,
+            },
+            AgentEvent::RendezvousBegan {
+                at: at(60),
+                restart_count: 1,
+            },
+            AgentEvent::SignalReceived {
+                at: at(61),
+                signal: 15,
+            },
+        ],
+    );
+    assert_eq!(
+        lines,
+        [
+            "rdzv: restart 1 of 3: workers failed; ranks 0-2 keep their processes",
+            "rdzv: SIGTERM: ranks 0-2 have 30 s to exit; a second SIGTERM leaves 7.5 s, a third kills them",
+        ]
+    );
+}
+
+#[test]
 fn a_stop_counts_down_and_says_who_was_killed() {
     let mut story = begun();
     let signal = |seconds| AgentEvent::SignalReceived {
         at: at(seconds),
         signal: 2,
-    };
-    let exited = AgentEvent::WorkerExited {
-        at: at(2),
-        worker: worker(0),
-        exit: Exit::Code(0),
-        stopped_by_agent: true,
     };
     let killed = |rank: u32| AgentEvent::WorkerSignalled {
         at: at(9),
@@ -127,7 +165,7 @@ fn a_stop_counts_down_and_says_who_was_killed() {
         &mut story,
         &[
             signal(1),
-            exited,
+            exited(0),
             signal(1),
             signal(3),
             killed(1),
