@@ -191,7 +191,9 @@ impl<T: Send + 'static, R: Send + 'static> Calls<T, R> {
         }
     }
 
-    /// Adds a call, which starts in [`Calls::next`] after all earlier calls have returned.
+    /// Adds a call.
+    ///
+    /// [`Calls::next`] starts it after all earlier calls have returned.
     pub(crate) fn push(&mut self, call: impl FnOnce(&mut T) -> R + Send + 'static) {
         self.waiting.push_back(Box::new(call));
     }

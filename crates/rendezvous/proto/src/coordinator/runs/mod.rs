@@ -115,7 +115,9 @@ pub(super) struct Run {
     former: BTreeMap<NodeDesc, Seat>,
     /// Number of nodes of the last round; 0 if there was none.
     former_size: u32,
-    /// Most spares at one time; 0 again after the last spare has joined a round.
+    /// Maximum number of spares at one time.
+    ///
+    /// It is 0 again after the last spare has joined a round.
     spares: usize,
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
     stored_masters: BTreeMap<u64, Stored>,
