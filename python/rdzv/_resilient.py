@@ -293,7 +293,7 @@ def resilient(
     health_check: "Callable[[Job], None] | None" = None,
     max_recoveries: "int | None" = None,
 ) -> "Callable[..., Any]":
-    """Decorates a function that runs again in its process after the loss of a worker.
+    """Decorates a function that runs again in its process after a loss.
 
     The function gets a :class:`Job` as its first argument. Without ``rdzv run --in-process``, the decorator only calls
     the function. docs/recovery.md describes what the function must satisfy.
