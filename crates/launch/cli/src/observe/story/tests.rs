@@ -132,6 +132,7 @@ fn workers_that_recover_in_their_processes_are_still_running() {
             AgentEvent::RendezvousBegan {
                 at: at(60),
                 restart_count: 1,
+                job_restarts: 1,
             },
             AgentEvent::SignalReceived {
                 at: at(61),
