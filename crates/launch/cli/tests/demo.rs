@@ -158,7 +158,7 @@ fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
     for attempt in 0..2 {
         let victim = processes(&story)[4 * attempt + 1];
         kill_process(victim, Signal::KILL).unwrap();
-        while attempt == 0 && !story.contains("repeated") {
+        while attempt == 0 && !story.contains("repeating") {
             assert_ne!(lines.read_line(&mut story).unwrap(), 0, "{story}");
         }
     }
