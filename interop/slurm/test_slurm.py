@@ -344,6 +344,7 @@ Scheduler
 
 Nodes and workers
   nodes                            3                                         SLURM_STEP_NUM_NODES
+  spare nodes                      0                                         default of --spares
   workers on this node             1                                         default of --nproc-per-node
   role                             default                                   default of --role
 

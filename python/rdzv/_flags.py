@@ -176,7 +176,7 @@ if TYPE_CHECKING:
         signals_to_handle: _Text
         """Signals that stop the run and are passed on to the workers. Default ``SIGTERM,SIGINT,SIGHUP,SIGQUIT``."""
         spares: int | str | None
-        """Number of spare nodes among the nodes of the job. Default ``0``."""
+        """Number of spare nodes, in addition to those of --nnodes. Default ``0``."""
         standalone: bool | None
         """Run on this node alone, on a free port."""
         status_addr: _Text

@@ -19,8 +19,8 @@ use crate::suggestion::did_you_mean;
 pub(crate) struct CountArgs {
     /// Number of nodes, or MIN:MAX for an elastic job.
     ///
-    /// `N` means `N:N`, and includes the nodes of --spares. Both numbers must be positive, and MIN
-    /// at most MAX. Static rendezvous uses only MAX.
+    /// `N` means `N:N`. Both numbers must be positive, and MIN at most MAX. Static rendezvous uses
+    /// only MAX. The nodes of --spares come in addition.
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1")]
     nnodes: String,
 

@@ -136,12 +136,12 @@ fn a_node_rank_beyond_the_nodes_is_refused_at_once() {
 }
 
 #[test]
-fn spare_nodes_that_leave_no_node_for_workers_are_refused_with_both_numbers() {
-    let refusal = case(&["--nnodes", "4", "--spares", "4", "s.py"]).refusal();
+fn a_static_rendezvous_with_spare_nodes_is_refused() {
+    let refusal = case(&["--nnodes", "4", "--spares", "1", "s.py"]).refusal();
     assert_eq!(
         refusal.plain(),
-        "--spares: 4 nodes of --nnodes 4 cannot be spare: --nnodes includes the spare nodes, so it \
-         must be a single number that is greater than --spares 4"
+        "--spares: a static rendezvous cannot have spare nodes: use a dynamic rendezvous, such as \
+         --rdzv-backend c10d"
     );
     assert!(matches!(refusal, Refusal::Parser { .. }));
 }
