@@ -162,6 +162,8 @@ class Job:
         self._group: "tuple[str, str] | None" = None
         # Connections of all groups; true for those to a group's store.
         self._sockets: "dict[tuple[int, str], bool]" = {}
+        # Connections that have been shut down, and are open until the next group has been made.
+        self._held: "list[Any]" = []
         # Sockets before the groups that are being made, and whether an abort has ended that.
         self._before: "dict[int, str] | None" = None
         self._is_cut = False

@@ -45,6 +45,7 @@ def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
     finally:
         _record(job)
         job._before = None
+        job._held.clear()
 
 
 def _record(job: rdzv.Job) -> None:
@@ -89,10 +90,13 @@ def abort(job: rdzv.Job) -> None:
         if not is_open:
             continue
         try:
-            with socket.socket(fileno=os.dup(descriptor)) as handle:
-                handle.shutdown(socket.SHUT_RDWR)
+            handle = socket.socket(fileno=os.dup(descriptor))
+            handle.shutdown(socket.SHUT_RDWR if job._is_cut else socket.SHUT_RD)
         except OSError:
             continue
+        # After a failed write, gloo's thread loops and never ends the collective. So this end reads no
+        # more, but both ends can still send until the next group is there.
+        job._held.append(handle)
     if dist.is_available() and dist.is_initialized() and dist.get_backend() not in ("gloo", "rdzv"):
         dist.distributed_c10d._abort_process_group()
 
