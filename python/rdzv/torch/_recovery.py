@@ -94,8 +94,8 @@ def abort(job: rdzv.Job) -> None:
             handle.shutdown(socket.SHUT_RDWR if job._is_cut else socket.SHUT_RD)
         except OSError:
             continue
-        # After a failed write, gloo's thread loops and never ends the collective. So this end reads no
-        # more, but both ends can still send until the next group is there.
+        # After a failed write, gloo's thread loops and never ends the collective. So this end stops
+        # reading, but both ends can still send until the next group is there.
         job._held.append(handle)
     if dist.is_available() and dist.is_initialized() and dist.get_backend() not in ("gloo", "rdzv"):
         dist.distributed_c10d._abort_process_group()

@@ -185,7 +185,7 @@ struct StopRequests {
 impl StopHandle {
     /// Stops the workers with this signal.
     ///
-    /// The run then ends with [`RunError::Signalled`].
+    /// The run then ends with [`RunError::Signalled`], unless its workers have failed finally.
     /// Before a run, the call ends the next run at its beginning. After a run it has no effect.
     ///
     /// [`RunError::Signalled`]: crate::api::RunError::Signalled

@@ -40,7 +40,7 @@ enum Event {
     Wake(usize, u64),
     /// A node takes the place of a lost one.
     Begin(usize),
-    /// The waiting nodes form a round, unless another node has come or gone.
+    /// The nodes form a round, if all that are there wait.
     Form,
     /// A message from the agent to a worker, which has this process id.
     Message(usize, u32, Message),
@@ -211,6 +211,8 @@ impl World {
                     && worker.round == round
                 {
                     worker.is_ready = true;
+                    // The abort has ended.
+                    worker.may_be_killed.take_if(|_| !worker.is_signalled);
                     let rank = worker.local_rank;
                     let input = if has_raised {
                         GroupInput::Raised(rank)
@@ -379,9 +381,9 @@ impl World {
             GroupOutput::Signal { workers, .. } => {
                 let timeout = nanos(self.plan.shutdown_timeout);
                 for (pid, worker) in of_ranks(&mut self.nodes[node], &workers) {
+                    let earlier = worker.may_be_killed.filter(|_| worker.is_signalled);
+                    worker.may_be_killed = Some(earlier.unwrap_or(u64::MAX).min(now + timeout));
                     worker.is_signalled = true;
-                    let at = worker.may_be_killed.unwrap_or(u64::MAX).min(now + timeout);
-                    worker.may_be_killed = Some(at);
                     // A worker that holds the interpreter handles no signal either.
                     if !worker.holds && !worker.sticks {
                         let delay = self.time.between(LATER);
@@ -402,7 +404,10 @@ impl World {
                 }
             }
             GroupOutput::Abandon { workers } => {
-                for (_, worker) in of_ranks(&mut self.nodes[node], &workers) {
+                for (pid, worker) in of_ranks(&mut self.nodes[node], &workers) {
+                    if !worker.sticks {
+                        return broken(format!("worker {pid} is abandoned, but nothing holds it"));
+                    }
                     worker.is_abandoned = true;
                 }
             }

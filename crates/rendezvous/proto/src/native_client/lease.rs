@@ -20,7 +20,7 @@ const QUESTIONS_IN_PROCESS: u32 = 2;
 /// The agent then searches for another coordinator.
 const UNANSWERED: u32 = 3;
 
-/// The lease of an agent that accepts a fence.
+/// The lease of an agent, which only a round with a fence starts.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     node_timeout: Duration,

@@ -12,12 +12,7 @@
 //! elsewhere, so the group waits for that explanation before the exception counts as a failure of
 //! this node.
 //!
-//! Invariants:
-//!
-//! * *IP-1*: a worker gets [`GroupOutput::Go`] only after it was ready for the round that it left.
-//! * *IP-2*: no two workers of one node run their function in different rounds.
-//! * *IP-3*: no worker is killed before the abort timeout.
-//! * *IP-4*: without a connection to the control socket, a worker is stopped as before.
+//! `docs/invariants.md` has the invariants *IP-1* to *IP-4*.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

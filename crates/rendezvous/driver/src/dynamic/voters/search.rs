@@ -141,7 +141,7 @@ impl Search {
         }
     }
 
-    /// Returns a copy that starts where the coordinator was found.
+    /// Returns a copy that records the endpoint of the coordinator.
     pub fn beginning_at(&self, index: usize) -> Self {
         let mut search = self.clone();
         search.order.found(index);

@@ -70,7 +70,7 @@ impl StoreVoter {
     ///
     /// # Errors
     ///
-    /// Returns an error of one sentence if no endpoint is on this machine.
+    /// Returns an error if no endpoint is on this machine.
     pub fn listen(endpoints: Vec<Endpoint>) -> Result<Option<Self>, RendezvousError> {
         let mut hosts = endpoints.iter().map(|endpoint| &endpoint.host);
         if !hosts.any(|host| is_this_machine(host, RESOLVE_WITHIN)) {

@@ -190,6 +190,7 @@ impl NativeClient {
                 self.closed |= matches!(refusal, AgentRefusal::Closed | AgentRefusal::NotNeeded);
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
                     self.phase = Phase::Idle;
+                    self.lease.end();
                     self.refused(refusal);
                 }
             }
