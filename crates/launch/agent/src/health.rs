@@ -57,7 +57,7 @@ impl Pulse {
 }
 
 /// Guard that removes its thread from the list when dropped.
-/// After that, the thread can exit without a report.
+/// After that, the exit of the thread is not reported.
 #[must_use = "the thread is watched for as long as this lives"]
 pub struct Watched {
     threads: Liveness,

@@ -75,7 +75,7 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
 
     fn probe_answer(&self) -> u32;
 
-    /// `true` if the machine needs the changes of keys.
+    /// `true` if the server must show the machine the requests for its keys.
     fn is_active(&self) -> bool;
 
     /// `true` if a connection belongs to an agent that has joined, or to a peer.
