@@ -39,18 +39,18 @@ def _sockets() -> dict[int, str]:
 
 def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
     """Calls a function, and records the TCP connections that it opens."""
-    job._before = _sockets()
+    before = job._before = _sockets()
     try:
         make()
     finally:
-        _record(job)
+        _record(job, before)
         job._before = None
         job._held.clear()
 
 
-def _record(job: rdzv.Job) -> None:
-    """Records the connections that were opened since ``recorded`` began."""
-    known, store = job._before or {}, int(os.environ["MASTER_PORT"])
+def _record(job: rdzv.Job, known: dict[int, str]) -> None:
+    """Records the connections that are not known."""
+    store = int(os.environ["MASTER_PORT"])
     for descriptor, target in _sockets().items():
         if known.get(descriptor) == target:
             continue
@@ -77,9 +77,10 @@ def abort(job: rdzv.Job) -> None:
         >>> import rdzv.torch
         >>> rdzv.torch.abort(rdzv.Job())
     """
-    if job._before is not None:
+    before = job._before
+    if before is not None:
         # The main thread is connecting, and can be waiting for a member in the store.
-        _record(job)
+        _record(job, before)
         job._is_cut = True
     now = _sockets() if job._sockets else {}
     for (descriptor, target), is_store in list(job._sockets.items()):
