@@ -57,23 +57,28 @@ class _Control:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _read(self) -> None:
-        for line in self.socket.makefile():
-            message = json.loads(line)
+        try:
+            for line in self.socket.makefile():
+                self._receive(json.loads(line))
+        finally:
+            # Also after an exception of the user's ``abort``, because no thread receives the next round.
             with self.changed:
-                if message["type"] == "abort" and message["round"] == self.round:
-                    self.aborted = message
-                    Regroup.reason, Regroup.dead = message["reason"], message["dead"]
-                    self.changed.notify_all()
-                    self.changed.wait_for(lambda: not self.atomic)
-                    self._interrupt()
-                elif message["type"] == "go":
-                    # An abort of the new round can arrive before the main thread wakes up.
-                    self.next, self.aborted, self.round = message, None, message["round"]
-                elif message["type"] == "stop":
-                    self.stopped = True
+                self.stopped = True
                 self.changed.notify_all()
+
+    def _receive(self, message: "dict[str, Any]") -> None:
         with self.changed:
-            self.stopped = True
+            if message["type"] == "abort" and message["round"] == self.round:
+                self.aborted = message
+                Regroup.reason, Regroup.dead = message["reason"], message["dead"]
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: not self.atomic)
+                self._interrupt()
+            elif message["type"] == "go":
+                # An abort of the new round can arrive before the main thread wakes up.
+                self.next, self.aborted, self.round = message, None, message["round"]
+            elif message["type"] == "stop":
+                self.stopped = True
             self.changed.notify_all()
 
     def _interrupt(self) -> None:

@@ -118,10 +118,12 @@ impl NativeClient {
             Some(outage) => {
                 let elapsed = now.since(outage.since);
                 let attached = self.attachment.timeout();
-                let timeout = match outage.silent {
-                    _ if let Some(timeout) = attached => timeout,
-                    true => self.join.settings.lost_after() * CUT_FACTOR,
-                    false => RECONNECT,
+                let timeout = if let Some(timeout) = attached {
+                    timeout
+                } else if outage.silent {
+                    self.join.settings.lost_after() * CUT_FACTOR
+                } else {
+                    RECONNECT
                 };
                 let timeout = timeout.max(RECONNECT);
                 if elapsed >= timeout {
