@@ -61,7 +61,7 @@ class _Control:
             for line in self.socket.makefile():
                 self._receive(json.loads(line))
         finally:
-            # Also after an exception of the user's ``abort``, because no thread receives the next round.
+            # If the user's ``abort`` raises, no thread receives the next round.
             with self.changed:
                 self.stopped = True
                 self.changed.notify_all()
