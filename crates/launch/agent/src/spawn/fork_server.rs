@@ -168,10 +168,9 @@ impl Running {
         loop {
             match recv(&self.channel, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN) => return Ok(()),
-                // The server had not read all messages.
-                Err(Errno::CONNRESET) | Ok((0, _)) => {
-                    return Err(io::Error::other("the fork server has exited"));
-                }
+                // The server has exited and left a message unread. Its own messages follow.
+                Err(Errno::CONNRESET) => {}
+                Ok((0, _)) => return Err(io::Error::other("the fork server has exited")),
                 Ok((length, _)) if buffer[..length] == *READY => {
                     self.is_ready = true;
                     let seconds = self.since.elapsed().as_secs_f64();
@@ -311,6 +310,24 @@ fn encode(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_reason_of_a_server_that_left_a_message_unread_is_reported() {
+        let (channel, theirs) = sockets().unwrap();
+        let process = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&process);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let mut running = Running {
+            process: Spawned { pid, pidfd },
+            channel: awaitable(channel).unwrap(),
+            since: Instant::now(),
+            is_ready: false,
+        };
+        send(&running.channel, b"modules", SendFlags::NOSIGNAL).unwrap();
+        send(&theirs, b"reason", SendFlags::NOSIGNAL).unwrap();
+        drop(theirs);
+        assert_eq!(running.update().unwrap_err().to_string(), "reason");
+    }
 
     #[test]
     fn a_request_is_a_list_of_texts() {
