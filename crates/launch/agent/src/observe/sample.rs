@@ -125,6 +125,8 @@ pub struct OutputTail {
     pub text: String,
     /// Position in the file after the text.
     pub next: u64,
+    /// Process of the worker.
+    pub pid: u32,
     /// Reason why there is no text, if there is none.
     pub error: Option<String>,
 }
@@ -168,7 +170,7 @@ pub fn tail(path: &Path, from: Option<u64>, lines: usize, most: u64) -> io::Resu
     Ok(OutputTail {
         text,
         next,
-        error: None,
+        ..OutputTail::default()
     })
 }
 

@@ -146,10 +146,15 @@ pub(crate) fn reports() -> Vec<(PathBuf, NodeReport)> {
     let (answers, arriving) = channel();
     for path in asked.clone() {
         let answers = answers.clone();
-        thread::spawn(move || {
-            let status = Target::Socket(path.clone()).get("/status");
-            let _ = answers.send((path, status));
+        let question = path.clone();
+        let thread = thread::Builder::new().spawn(move || {
+            let status = Target::Socket(question.clone()).get("/status");
+            let _ = answers.send((question, status));
         });
+        if let Err(error) = thread {
+            complain(&format!("rdzv: cannot ask {}: {error}", path.display()));
+            asked.remove(&path);
+        }
     }
     drop(answers);
     let end = Instant::now() + STATUS_WITHIN;

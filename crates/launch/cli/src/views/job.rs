@@ -66,6 +66,8 @@ pub(crate) struct Question {
 pub(crate) struct Output {
     /// Position from which on lines are requested; `None` for the last lines.
     pub(crate) from: Option<u64>,
+    /// Process that wrote the lines before the position.
+    pub(crate) pid: u32,
     /// Maximum number of lines.
     pub(crate) lines: Option<usize>,
     /// `true` for the standard error.

@@ -65,6 +65,7 @@ fn print(arguments: &LogsArgs) -> Result<(), ViewError> {
             return Ok(());
         }
         has_begun = true;
-        next = format!("{path}&lines={}&from={}&wait=1", usize::MAX, tail.next);
+        let (lines, from, pid) = (usize::MAX, tail.next, tail.pid);
+        next = format!("{path}&lines={lines}&from={from}&pid={pid}&wait=1");
     }
 }

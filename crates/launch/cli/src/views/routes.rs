@@ -6,6 +6,7 @@
 //! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
 //! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
 //! | the same with `wait=1` | the same, but waits for a line |
+//! | the same with `pid=N` | the same, but from the start if the rank runs in another process now |
 
 use axum::Router;
 use axum::body::Body;
@@ -14,8 +15,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_body_util::channel::Channel;
+use rdzv_agent::observe::OutputTail;
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::job::{ALONE, Message, Output, Question};
 use super::server::{JobServer, MOST_VIEWERS, PERIOD};
@@ -73,6 +75,7 @@ fn event(message: &Message) -> String {
 struct Asked {
     rank: Option<u32>,
     from: Option<u64>,
+    pid: Option<u32>,
     lines: Option<usize>,
     stderr: Option<u8>,
     wait: Option<u8>,
@@ -101,6 +104,7 @@ async fn output(State(server): State<JobServer>, Query(asked): Query<Asked>) -> 
         rank: Some(asked.rank.unwrap_or(0)),
         output: Some(Output {
             from: asked.from,
+            pid: asked.pid.unwrap_or_default(),
             lines: asked.lines,
             is_stderr: asked.stderr.is_some_and(|stderr| stderr != 0),
             waits: asked.wait.is_some_and(|wait| wait != 0),
@@ -113,6 +117,15 @@ async fn output(State(server): State<JobServer>, Query(asked): Query<Asked>) -> 
     let answers = answers.await;
     let text = match answers.into_iter().find_map(|answer| answer.tail) {
         Some(tail) => return json(&tail),
+        // The rank has no process during a restart.
+        None if let (Some(next), Some(pid)) = (asked.from, asked.pid) => {
+            sleep(PERIOD).await;
+            return json(&OutputTail {
+                next,
+                pid,
+                ..OutputTail::default()
+            });
+        }
         None if server.node().is_alone => format!("the rank is not on this node; {ALONE}\n"),
         None => "no agent of the job has this rank\n".to_owned(),
     };

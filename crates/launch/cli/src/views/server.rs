@@ -99,9 +99,9 @@ impl Shared {
 
     /// Returns the report of this node, with its place in the job.
     fn node(&self) -> NodeReport {
+        let group = self.group.look().unwrap_or_default();
         let node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
         let mut node = node.clone();
-        let group = self.group.look().unwrap_or_default();
         node.awaiting = group.waiting.map(|wait| wait.sentence);
         // Reports travel through a coordinator, which other kinds of rendezvous do not have.
         let has_coordinator = group.coordinator.is_some() || group.voters.is_some();
@@ -231,7 +231,11 @@ impl Shared {
                     } else {
                         &worker.stdout
                     };
-                    answer.tail = Some(read(path.as_ref(), output).await);
+                    let pid = worker.identity.pid;
+                    let is_same = output.pid == pid;
+                    let from = output.from.map(|from| if is_same { from } else { 0 });
+                    let read = read(path.as_ref(), from, output).await;
+                    answer.tail = Some(OutputTail { pid, ..read });
                 }
             }
         }
@@ -506,7 +510,7 @@ struct OwnReport {
     is_cut: bool,
 }
 
-async fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
+async fn read(path: Option<&PathBuf>, from: Option<u64>, output: &Output) -> OutputTail {
     let lines = output.lines.unwrap_or(LINES);
     let Some(path) = path else {
         let error = "the output of this rank goes to the console, not to a file; start the run with \
@@ -518,15 +522,15 @@ async fn read(path: Option<&PathBuf>, output: &Output) -> OutputTail {
     };
     let read = async {
         // The watch begins before the file is read, so it misses no line.
-        let watch = output.waits.then(|| watch(path)).transpose()?;
-        let found = tail(path, output.from, lines, 0)?;
+        let watch = output.waits.then(|| watch(path));
+        let found = tail(path, from, lines, 0)?;
         match watch.filter(|_| found.text.is_empty()) {
-            Some(watch) => {
-                let _ = timeout(LINE_WITHIN, watch.readable()).await;
-                tail(path, output.from, lines, 0)
-            }
-            None => Ok(found),
+            Some(Ok(watch)) => drop(timeout(LINE_WITHIN, watch.readable()).await),
+            // The user has no watch left (`fs.inotify.max_user_instances`).
+            Some(Err(_)) => sleep(PERIOD).await,
+            None => return Ok(found),
         }
+        tail(path, from, lines, 0)
     };
     let read: io::Result<OutputTail> = read.await;
     read.unwrap_or_else(|error| OutputTail {

@@ -41,8 +41,9 @@ fn print(arguments: &StacksArgs) -> Result<(), ViewError> {
         .map_or_else(String::new, |rank| format!("?rank={rank}"));
     let target = arguments.job.find()?;
     let text = target.get(&format!("/stacks{rank}"))?;
-    let node: NodeReport = parse(target.get("/status")?.as_bytes()).unwrap_or_default();
-    if node.is_alone {
+    // The agent may have exited since.
+    let status = target.get("/status").unwrap_or_default();
+    if parse::<NodeReport>(status.as_bytes()).is_ok_and(|node| node.is_alone) {
         complain(&format!("rdzv stacks: this node only: {ALONE}"));
     }
     let stacks: Vec<ShownStack> = parse(text.as_bytes())

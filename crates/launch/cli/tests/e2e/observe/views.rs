@@ -345,6 +345,24 @@ fn a_reader_follows_the_output_of_a_rank_on_another_node_to_the_end() {
 }
 
 #[test]
+fn a_reader_follows_the_output_of_a_rank_over_a_restart() {
+    let job = TwoNodes::start("--max-restarts=1");
+    let mut reader = viewer(job.folder.path(), "logs pair --rank 1 --follow");
+    let mut reader = reader.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "step 8 <b>");
+    job.tell(1, 3);
+    for word in ["step 8 <b>", "one"] {
+        assert_eq!(lines.next().unwrap().unwrap(), word);
+        job.tell(1, "one");
+    }
+    assert_eq!(lines.next().unwrap().unwrap(), "one");
+    job.finish();
+    assert!(lines.next().is_none());
+    poll(|| reader.try_wait().unwrap().ok_or("the reader still runs"));
+}
+
+#[test]
 fn the_timeline_of_two_nodes_is_a_page_and_a_trace() {
     let job = TwoNodes::start("--events-file=events.jsonl");
     let files = [0, 1].map(|node| job.nodes[node].path("events.jsonl"));
