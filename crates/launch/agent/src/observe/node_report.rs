@@ -145,9 +145,10 @@ pub struct SharedReport(pub Arc<Mutex<NodeReport>>);
 impl EventSink for SharedReport {
     fn record(&mut self, event: &AgentEvent) {
         let mut report = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = report.goodput.since;
+        let transition = |report: &NodeReport| (report.goodput.class, report.goodput.since);
+        let before = transition(&report);
         report.apply(event);
-        if report.goodput.since != before
+        if transition(&report) != before
             && let Some(kept) = kept()
         {
             kept.update_note(|note| note.goodput = report.goodput.note());

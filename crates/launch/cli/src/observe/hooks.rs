@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Seek, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -20,6 +20,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use crate::launch::Hook;
 use crate::report::Document;
 use crate::terminal::complain;
+
+/// Time limit for the exit of a killed command.
+const REAP_WITHIN: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Runs a command with a report on its stdin, and waits for its exit.
 ///
@@ -55,27 +61,35 @@ fn run_command(hook: &Hook, text: &str) -> io::Result<Option<std::process::ExitS
         .spawn()?;
     let group = Pid::from_child(&child);
     let mut lines = LineSplitter::default();
-    let exited = watch(&child, &mut output, &mut lines, hook, began);
+    let pidfd = pidfd_open(group, PidfdFlags::empty())?;
+    let exited = watch(&pidfd, &mut output, &mut lines, hook, began);
     // The last line may lack its line feed.
     show(hook, lines.feed(b"\n"));
     // This also ends the processes that the command has started.
     let _ = kill_process_group(group, Signal::KILL);
-    // SIGKILL does not end an uninterruptible sleep. So only an exited command is reaped.
-    exited?.then(|| child.wait()).transpose()
+    // SIGKILL does not end an uninterruptible sleep, so this wait has a limit.
+    let _ = poll(
+        &mut [PollFd::new(&pidfd, PollFlags::IN)],
+        Some(&REAP_WITHIN),
+    );
+    let status = child.try_wait()?;
+    let exited = exited?;
+    Ok(status.filter(|_| exited))
 }
 
 /// Copies the output until the command exits.
 ///
 /// Returns `false` if the command does not exit within its limit.
 fn watch(
-    child: &Child,
+    pidfd: &OwnedFd,
     output: &mut PipeReader,
     lines: &mut LineSplitter,
     hook: &Hook,
     began: Instant,
 ) -> io::Result<bool> {
-    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let (mut buffer, mut is_open) = ([0; 4096], true);
+    // Bytes that a pipe holds. What comes after the exit is of another process.
+    let mut rest = 1 << 16;
     loop {
         let left = hook.limit.saturating_sub(began.elapsed());
         if left.is_zero() {
@@ -83,7 +97,7 @@ fn watch(
         }
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut events = [
-            PollFd::new(&pidfd, PollFlags::IN),
+            PollFd::new(pidfd, PollFlags::IN),
             PollFd::from_borrowed_fd(output.as_fd(), PollFlags::IN),
         ];
         let watched = if is_open {
@@ -96,9 +110,10 @@ fn watch(
             result => result?,
         };
         let [exited, readable] = events.map(|event| !event.revents().is_empty());
-        if is_open && readable {
+        if is_open && readable && rest > 0 {
             let count = output.read(&mut buffer)?;
             is_open = count > 0;
+            rest -= if exited { count.min(rest) } else { 0 };
             show(hook, lines.feed(&buffer[..count]));
         } else if exited {
             return Ok(true);

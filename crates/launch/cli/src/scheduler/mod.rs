@@ -349,10 +349,19 @@ impl Step {
         {
             add("nproc_per_node", workers.to_string(), "SLURM_GPUS_ON_NODE");
         }
+        let spares = spares(&given);
+        let takes_nodes = !MEETS.into_iter().any(is_given);
+        if takes_nodes && spares >= *nodes {
+            return Err(Refusal::Usage(format!(
+                "--spares {spares} leaves no node for the job: Slurm step {step} of job {job} has \
+                 {}",
+                count(*nodes, "node")
+            )));
+        }
         if *nodes < 2 {
             return Ok(scheduled);
         }
-        if MEETS.into_iter().any(is_given) {
+        if !takes_nodes {
             // The nodes of one rendezvous share a run id. Standalone nodes have different run ids.
             if ["rdzv_endpoint", "master_addr", "master_port"]
                 .into_iter()
@@ -365,21 +374,23 @@ impl Step {
                 add("rdzv_conf", COORDINATOR_TIMEOUT.to_owned(), "SLURM_STEP_ID");
             }
             scheduled.not_taken = "flags select the rendezvous";
-            scheduled
-                .warnings
-                .extend(given("nnodes").and_then(|text| self.disagrees(&text, spares(&given))));
+            let warning = match given("nnodes") {
+                Some(nnodes) => self.disagrees(&nnodes, spares),
+                None => (!is_given("standalone")).then(|| {
+                    format!(
+                        "without --nnodes, the job has one of the {nodes} nodes of the step\n\
+                         help: pass --nnodes {nodes}, or --standalone for a job on each node"
+                    )
+                }),
+            };
+            scheduled.warnings.extend(warning);
             return Ok(scheduled);
         }
-        let spares = spares(&given);
-        let needed = nodes.checked_sub(spares).filter(|needed| *needed > 0);
-        let needed = needed.ok_or_else(|| {
-            Refusal::Usage(format!(
-                "--spares {spares} leaves no node for the job: Slurm step {} of job {job} has \
-                 {nodes} nodes",
-                self.step
-            ))
-        })?;
-        add("nnodes", needed.to_string(), "SLURM_STEP_NUM_NODES");
+        add(
+            "nnodes",
+            (nodes - spares).to_string(),
+            "SLURM_STEP_NUM_NODES",
+        );
         add("rdzv_backend", "c10d".to_owned(), "SLURM_STEP_ID");
         let voters = self.voters(&given);
         // The port of the first endpoint is that of all.

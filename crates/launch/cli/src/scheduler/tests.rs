@@ -180,6 +180,11 @@ fn a_number_of_nodes_that_the_step_does_not_have_is_warned_of() {
             Some(text) => assert!(found.warnings[0].contains(text), "{:?}", found.warnings),
         }
     }
+    let found = of(&[], &[("rdzv_endpoint", "n1:1")]);
+    let text =
+        "without --nnodes, the job has one of the 3 nodes of the step\nhelp: pass --nnodes 3";
+    assert!(found.warnings[0].starts_with(text), "{:?}", found.warnings);
+    assert!(of(&[], &[("standalone", "yes")]).warnings.is_empty());
 }
 
 #[test]
@@ -187,6 +192,13 @@ fn spare_nodes_leave_a_node_for_the_job() {
     let error = asked("auto", &[], &[("spares", "3")]).unwrap_err();
     let text = "--spares 3 leaves no node for the job: Slurm step 2 of job 55 has 3 nodes";
     assert_eq!(error.to_string(), text);
+    let one = [
+        ("SLURM_STEP_NODELIST", "n2"),
+        ("SLURM_STEP_NUM_NODES", "1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1"),
+    ];
+    let error = asked("auto", &one, &[("spares", "1")]).unwrap_err();
+    assert!(error.to_string().ends_with("job 55 has 1 node"), "{error}");
 }
 
 #[test]

@@ -72,6 +72,13 @@ fn a_command_that_closes_its_output_or_never_stops_printing_is_killed() {
 }
 
 #[test]
+fn a_command_that_exits_beside_a_process_that_never_stops_printing_has_succeeded() {
+    let flags = ["--on-failure=yes '' & exit 0"];
+    let ended = run_shell(&flags[..], "exit 3").expect(1);
+    assert!(!ended.stderr.contains("--on-failure"), "{}", ended.stderr);
+}
+
+#[test]
 fn a_success_and_a_signal_run_no_command() {
     let flags = [
         "--on-failure=echo > failed",
