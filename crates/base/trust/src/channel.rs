@@ -18,6 +18,9 @@ const MOST: Duration = Duration::from_secs(10);
 /// Maximum time for the rest of a refusal, which is one short line.
 const REFUSAL: Duration = Duration::from_secs(1);
 
+/// Advice on a peer that does not complete the TLS handshake.
+const CHECK_TLS: &str = "check that it was started with --tls-cert";
+
 /// A TCP connection, with or without TLS.
 pub enum Channel {
     /// Unencrypted bytes.
@@ -80,17 +83,19 @@ impl Channel {
                 Ok(true) => return Ok(Self::Tls(Box::new(session))),
                 Ok(false) if Instant::now() < deadline => {}
                 Ok(false) => {
-                    let what = "it did not answer the TLS handshake; check that it was started \
-                                with --tls-cert";
-                    return Err(OpenError::Silent(what.to_owned()));
+                    let what = format!("it did not answer the TLS handshake; {CHECK_TLS}");
+                    return Err(OpenError::Silent(what));
                 }
-                Err(error) => {
-                    let what = format!("TLS failed: {error}");
-                    return Err(match error.kind() {
-                        io::ErrorKind::InvalidData => OpenError::Refused(what),
-                        _ => OpenError::Silent(what),
-                    });
-                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted if Instant::now() < deadline => {}
+                    io::ErrorKind::InvalidData => {
+                        return Err(OpenError::Refused(format!("TLS failed: {error}")));
+                    }
+                    _ => {
+                        let what = format!("TLS failed: {error}; {CHECK_TLS}");
+                        return Err(OpenError::Silent(what));
+                    }
+                },
             }
         }
     }

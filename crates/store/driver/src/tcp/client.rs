@@ -202,9 +202,18 @@ impl TcpStore {
             expects: Expects::Release { limit, then: None },
         };
         let mut connected = self.lock(BARRIER, wire_key)?;
-        let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.reply_timeout())? {
-            Ended::Answered(_) => return Ok(None),
-            Ended::TimedOut(elapsed) => elapsed,
+        let reply_timeout = self.reply_timeout();
+        let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], reply_timeout) {
+            Ok(Ended::Answered(_)) => return Ok(None),
+            Ok(Ended::TimedOut(elapsed)) => elapsed,
+            Err(error) => {
+                drop(connected);
+                // A connection that has ended cannot report that this client has stopped waiting.
+                if matches!(error, StoreError::Interrupted { .. }) {
+                    let _ = self.add_raw(wire_key, -1);
+                }
+                return Err(error);
+            }
         };
         // The key exists, because this client was counted under it.
         let get = |out: &mut Vec<u8>| request::get(out, wire_key);
@@ -546,17 +555,8 @@ impl Store for TcpStore {
     ) -> Result<(), StoreError> {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         let (name, world_size) = (wire_key(key)?, i64::from(world_size));
-        let ended = self.enter_barrier(&name, world_size, limit);
-        let (seen, elapsed) = match ended {
-            Ok(None) => return Ok(()),
-            Ok(Some(late)) => late,
-            Err(error) => {
-                // A connection that has ended cannot report that this client has stopped waiting.
-                if matches!(error, StoreError::Interrupted { .. }) {
-                    let _ = self.add_raw(&name, -1);
-                }
-                return Err(error);
-            }
+        let Some((seen, elapsed)) = self.enter_barrier(&name, world_size, limit)? else {
+            return Ok(());
         };
         // The last member may have come at the same time.
         if seen >= world_size {
