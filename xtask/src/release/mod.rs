@@ -2,6 +2,7 @@
 //!
 //! The task neither creates a tag nor uploads a file: `.github/workflows/release.yml` does so.
 
+mod api;
 mod sbom;
 
 use std::fs;
@@ -42,6 +43,14 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     }
     if !git("status --porcelain")?.is_empty() {
         open.push("the working tree has changes that are not committed".to_owned());
+    }
+    if options.artefacts.is_none() {
+        api::write()?;
+        if !git("status --porcelain packaging/api")?.is_empty() {
+            let text = "the public API has changed: commit packaging/api, and list in \
+                        docs/upgrading.md what users must change";
+            open.push(text.to_owned());
+        }
     }
     ensure!(
         options.dry_run || open.is_empty(),
