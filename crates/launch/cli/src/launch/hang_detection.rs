@@ -48,9 +48,10 @@ pub(crate) struct HangArgs {
     /// Action when workers hang: report, restart or fail.
     ///
     /// Each action reports the location of every worker. `restart` also restarts the group as after
-    /// a failure, up to --max-restarts times; `fail` also ends the run. With several nodes, they
-    /// stop workers after --hang-timeout only if py-spy shows that one of these workers is not in a
-    /// collective.
+    /// a failure, up to --max-restarts times; `fail` also ends the run. After --hang-timeout on
+    /// several nodes, they stop the workers on the nodes whose ranks are not where the others are,
+    /// or on all nodes. If a node runs without --hang-timeout, the other nodes stop workers only if
+    /// py-spy shows that one of these workers is in neither a collective nor a backward pass.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }

@@ -16,8 +16,8 @@ pub(crate) struct NodeCheckArgs {
     ///
     /// The command runs before every round, also after a failure. A node leaves the job if its
     /// check fails or exceeds --node-check-timeout. The node then reports the check's last line of
-    /// output and exits with 77, and a spare node replaces it. `rdzv check --local` is such a
-    /// command.
+    /// output and exits with 77, and a spare node, if there is one, replaces it. `rdzv check
+    /// --local` is such a command.
     #[arg(long, value_name = "COMMAND")]
     node_check: Option<String>,
 

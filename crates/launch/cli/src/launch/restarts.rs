@@ -60,8 +60,9 @@ pub(crate) struct RestartArgs {
     /// Keep the processes of workers when another worker is lost.
     ///
     /// The functions of the script that have the decorator `rdzv.resilient` then run again in the
-    /// same processes, with new ranks. Only a worker that failed gets a new process. A recovery is
-    /// charged to --max-restarts only on the node whose worker failed. Several nodes need a dynamic
+    /// same processes, with new ranks. Only workers that have exited, have not called such a
+    /// function, or exceed --abort-timeout get a new process. A recovery is charged to
+    /// --max-restarts only on the node whose worker failed. Several nodes need a dynamic
     /// rendezvous. docs/recovery.md describes what the functions must satisfy.
     #[arg(long)]
     in_process: bool,
@@ -76,8 +77,8 @@ pub(crate) struct RestartArgs {
     ///
     /// Restarted workers then need no time for these imports, as with --preload torch,transformers.
     /// Workers that start before the imports are finished execute their program as usual. So do all
-    /// workers if the imports fail, leave threads behind or initialise a GPU; rdzv prints the
-    /// reason. docs/preload.md lists the differences for a worker.
+    /// workers if the imports fail, leave threads or processes behind, or initialise a GPU; rdzv
+    /// prints the reason. docs/preload.md lists the differences for a worker.
     #[arg(long, value_name = "MODULE,...")]
     pub(super) preload: Option<String>,
 }
