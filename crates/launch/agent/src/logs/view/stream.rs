@@ -29,7 +29,7 @@ pub(super) struct Stream {
     pub(super) screen: Screen,
     pub(super) blocks: Blocks,
     pub(super) changed: Instant,
-    /// Beginning of the window, its bytes, and `true` if the previous one was a flood.
+    /// Start of the window, its bytes, and `true` if the previous one was a flood.
     window: (Instant, usize, bool),
 }
 
