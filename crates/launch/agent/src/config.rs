@@ -234,7 +234,7 @@ pub struct NodeCheckPlan {
 pub enum MasterPort {
     /// Free port of the agent's choice.
     /// The agent listens there immediately, or reserves the port for the worker that hosts the
-    /// store. No other process can take the port.
+    /// store. While it is reserved, no other process gets the port as a free one.
     #[default]
     Free,
     /// Specified port.
