@@ -3,7 +3,7 @@
 //! ```text
 //!   starting ─► rendezvous ─► starting ─► running ─► stopping ─► rendezvous …
 //!                                         stalled   (a reported hang, until its end)
-//!                                         repeated  (steps that an earlier attempt began)
+//!                                         repeated  (steps that an earlier attempt completed)
 //!   suspended: in every phase
 //!   stopping:  also from the death of an agent until the rendezvous of the next agent
 //! ```
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// Limit on the delay of a step, in seconds.
 ///
-/// An earlier time means that the clock was set back.
+/// A longer delay means that the clock was set back.
 const LATE: f64 = 10.0;
 
 /// Class of a second of a node's wall time.

@@ -103,7 +103,7 @@ impl RestartTimes {
 /// Collector of the times of each restart.
 #[derive(Debug, Clone, Default)]
 pub struct RestartLedger {
-    /// `true` once a worker has started.
+    /// `true` once the agent has begun to start workers.
     has_run: bool,
     detected: Option<(RestartCause, Wall)>,
     detect: Duration,

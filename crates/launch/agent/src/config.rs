@@ -98,11 +98,11 @@ pub struct RendezvousOptions {
     /// The default is `None`: the node waits while the others run.
     pub exit_barrier_timeout: Option<Duration>,
     /// `true` if a successful node joins again when other nodes restart.
-    /// It also leaves the run to the others after [`Self::exit_barrier_timeout`], and does not end
-    /// it for them. Has an effect only in a dynamic rendezvous. `false` is for behaviour as in
-    /// torchrun. The default is `true`.
+    /// Only a dynamic rendezvous permits that. In each rendezvous, such a node also leaves the run
+    /// to the others after [`Self::exit_barrier_timeout`], and does not end it for them. `false` is
+    /// for behaviour as in torchrun. The default is `true`.
     pub joins_again: bool,
-    /// Limit on consecutive restarts of an agent that was killed.
+    /// Limit on consecutive restarts of an agent that was killed or panicked.
     /// The limit counts only agents that die within 10 s of their start; 0 disables restarts. It
     /// applies only to an agent that [`keep`](crate::launcher::keep) started.
     pub agent_restarts: u32,
@@ -135,13 +135,13 @@ impl Default for RendezvousOptions {
 #[derive(Debug, Clone, Default)]
 pub struct PlacementOptions {
     /// Processors that each worker may use, by local rank (`--numa-binding`).
-    /// [`Hardware::bind`](crate::launcher::topology::Hardware::bind) returns this list. Workers beyond the
-    /// end of the list may use all processors of the agent. An empty list binds no worker.
+    /// [`Hardware::bind`](crate::launcher::topology::Hardware::bind) chooses them. Workers beyond
+    /// the end of the list may use all processors of the agent. An empty list binds no worker.
     pub processors: Vec<CpuList>,
     /// `true` if every worker has local rank 0 and sees one device.
     /// The default is `false`.
     pub virtual_local_rank: bool,
-    /// Soft limit on the open files of a worker, if lower than the agent's limit.
+    /// Soft limit on the open files of a worker.
     /// `None` passes the agent's limit on.
     pub open_files: Option<u64>,
 }
@@ -234,7 +234,7 @@ pub struct NodeCheckPlan {
 pub enum MasterPort {
     /// Free port of the agent's choice.
     /// The agent listens there immediately, or reserves the port for the worker that hosts the
-    /// store. No other process can take the port.
+    /// store. While it is reserved, no other process gets the port as a free one.
     #[default]
     Free,
     /// Specified port.
@@ -259,7 +259,7 @@ pub struct Entrypoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RendezvousPlan {
     /// One node: no rendezvous is needed.
-    /// The agent hosts the workers' store on a free port.
+    /// The agent or the worker with rank 0 hosts the workers' store on this node.
     Local,
     /// Fixed ranks: node 0 hosts one store at the endpoint, for agents and workers.
     Static {

@@ -183,7 +183,8 @@ pub enum AgentEvent {
         /// Workers that hang, the reason, the stacks of all workers, and the action.
         report: HangReport,
     },
-    /// Workers of a group that made no progress make progress again.
+    /// A reported hang is over.
+    /// The group makes progress again, or all workers without a heartbeat have sent one.
     HangOver {
         /// Time of the event.
         at: Wall,
@@ -206,8 +207,8 @@ pub enum AgentEvent {
         /// Time of the event.
         at: Wall,
     },
-    /// A worker reported the first step of its attempt, or a new one.
-    /// New is the first step after repeated ones.
+    /// A worker reported the first step of the attempt, or the first new step.
+    /// Steps that an earlier attempt has completed are not new.
     Step {
         /// Time of the event.
         at: Wall,
@@ -252,6 +253,7 @@ pub enum AgentEvent {
         bytes: u64,
     },
     /// The run ended for one worker; sent once per worker at the end of the run.
+    /// Not sent if a request to stop, or an error that is no failure of workers, ended the run.
     WorkerFinal {
         /// Time of the event.
         at: Wall,

@@ -79,7 +79,7 @@ impl Exits {
     }
 
     /// Returns `true` while a worker is running.
-    /// [`Exits::next`] has not reported its exit, and the worker has not exited since.
+    /// The exit of a worker counts before [`Exits::next`] reports it.
     pub(crate) fn is_running(&self, local_rank: LocalRank) -> bool {
         let pidfd = self.running.get(&local_rank);
         pidfd.is_some_and(|pidfd| !is_readable(pidfd))

@@ -45,7 +45,7 @@ struct Thread {
 pub struct Pulse {
     /// Name of the thread.
     pub name: &'static str,
-    /// Time since the unanswered question; `None` if the thread has exited.
+    /// Time since an unanswered question, or zero; `None` if the thread exited.
     pub silent: Option<Duration>,
 }
 

@@ -1,7 +1,7 @@
 //! Processes, console and machine of a launcher such as the program `rdzv`.
 //!
-//! [`keep`] runs the process around the agent: it cleans up everything that the agent started, even
-//! if the agent is killed. [`run_in_view`] is [`run`](crate::run()) with the live view of a
+//! [`keep`] runs the processes around the agent: they clean up everything that the agent started,
+//! even if the agent is killed. [`run_in_view`] is [`run`](crate::run()) with the live view of a
 //! terminal.
 //!
 //! This module follows no semver promise: it changes with the program. A program that only runs an

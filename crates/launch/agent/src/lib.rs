@@ -1,14 +1,15 @@
 #![doc = include_str!("../README.md")]
 //!
 //! [`run()`] takes an [`AgentConfig`] and returns an [`Outcome`]. In between it sends one stream of
-//! [`AgentEvent`]s. [`launcher::keep`] runs the process around the agent.
+//! [`AgentEvent`]s. [`launcher::keep`] runs the two processes around the agent.
 //!
 //! ```text
 //!   keeper (keep)                  what the user started; subreaper; forwards signals
-//!     └─ agent (run)               own session; dies with the keeper; subreaper; decides
-//!          ├─ worker 0             own session and process group; dies with the agent
-//!          │    └─ its children    die with the group, or are reaped as orphans
-//!          └─ worker 1
+//!     └─ guard                     own session; subreaper; restarts a killed agent
+//!          └─ agent (run)          own session; ends with the keeper; subreaper; decides
+//!               ├─ worker 0             own session and process group; dies with the agent
+//!               │    └─ its children    die with the group, or are reaped as orphans
+//!               └─ worker 1
 //! ```
 //!
 //! `rdzv_agent_proto::group` makes the decisions; this crate applies them. Reading order: `run`,

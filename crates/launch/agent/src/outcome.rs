@@ -7,7 +7,7 @@ pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Fin
 /// Result of a run on this node.
 #[derive(Debug)]
 pub enum Outcome {
-    /// All workers of this node exited with 0.
+    /// All workers of this node exited with 0, or the job ended without this node.
     Succeeded,
     /// Workers failed, and no restart followed.
     Failed {

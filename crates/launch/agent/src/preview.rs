@@ -17,6 +17,7 @@ pub struct WorkerPreview {
     pub arguments: Vec<OsString>,
     /// Variables that the agent adds to the environment of the configuration.
     /// `TORCHELASTIC_ERROR_FILE` is missing, because its directory exists only once workers start.
+    /// So are the variables with the paths of sockets and pipes.
     pub variables: Vec<(&'static str, String)>,
 }
 

@@ -171,7 +171,8 @@ impl Requests {
 /// Stops an agent from another thread.
 ///
 /// A request has the effect of a signal to the process. The first request gives the workers the
-/// whole shutdown timeout, the second one a quarter of it, and any further one no time.
+/// whole shutdown timeout, the second one a quarter of it, and any further one no time. A request
+/// with the same signal within 200 ms after another one does not count.
 #[derive(Debug, Clone, Default)]
 pub struct StopHandle(Arc<Mutex<StopRequests>>);
 

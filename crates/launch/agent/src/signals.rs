@@ -9,6 +9,7 @@
 //!   SIGCONT ─► keeper ── SIGCONT ─► agent ── SIGCONT ─► workers' process groups
 //! ```
 //!
+//! * The guard between keeper and agent passes both signals on.
 //! * Workers get SIGSTOP. They would ignore SIGTSTP: the kernel discards it in process groups
 //!   without a shell that manages them.
 //! * During the suspension, the agent's clock is suspended too. No shutdown timeout, limit or

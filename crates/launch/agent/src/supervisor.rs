@@ -42,15 +42,15 @@ pub(crate) struct Watch {
 }
 
 /// Starts, watches and stops the workers of one node.
-/// Methods with a default matter only for workers that are processes. Other workers leave nothing
-/// behind and have no output here.
+/// Except for [`Supervisor::sentence`], methods with a default matter only for workers that are
+/// processes. Other workers leave nothing behind and have no output here.
 pub(crate) trait Supervisor {
     /// Begins a run; this is the first call.
     fn begin(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
         Vec::new()
     }
 
-    /// Forgets the workers of the previous attempt, which have all exited.
+    /// Forgets the exited workers of the previous attempt.
     fn forget(&mut self);
 
     /// Receives the nodes of the round, before the first worker starts.
@@ -83,8 +83,8 @@ pub(crate) trait Supervisor {
     fn fail(&mut self, _worker: LocalRank) {}
 
     /// Waits for the next events of the workers.
-    /// Cancel-safe: the caller may drop the future without losing an event. Only exits are returned
-    /// immediately; all other events let other tasks run first.
+    /// Cancel-safe: the caller may drop the future without losing an event. The implementation lets
+    /// other tasks run between two searches for an event.
     async fn next(&mut self, clock: Clock, watch: Watch) -> Vec<WorkerEvent>;
 
     /// Sends workers a signal that ends them.

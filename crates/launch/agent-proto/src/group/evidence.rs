@@ -41,7 +41,7 @@ pub struct Evidence {
     /// `None` unless the worker itself was at fault.
     pub kill_cause: Option<Cause>,
     /// Counter that shows that the kernel killed processes for lack of memory.
-    /// The agent read the counter while the worker ran.
+    /// The counter rose between the start of the attempt and the exit of the worker.
     pub out_of_memory: Option<String>,
     /// Error file of the worker, if it left one.
     pub error_file: Option<ErrorFile>,

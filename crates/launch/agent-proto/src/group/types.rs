@@ -89,7 +89,7 @@ pub enum GroupState {
     /// Unknown state, which our agent never reports.
     /// Other supervisors may report this state.
     Unknown = 0,
-    /// Not started yet, or between two attempts.
+    /// Not started yet, joining a round, or starting workers.
     Init = 1,
     /// All workers are running or have exited with 0.
     Healthy = 2,
@@ -159,7 +159,7 @@ pub enum GroupInput {
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
-        /// Reason to forfeit the remaining restarts; `None` if it may restart.
+        /// Reason to forfeit the remaining restarts; `None` if the group may restart.
         is_final: Option<Finality>,
     },
     /// A round is superseded.
@@ -240,7 +240,7 @@ pub enum GroupOutput {
     /// The worker continues in the same process.
     Go(StartRequest),
     /// Request that these workers leave their function.
-    /// The answer of each is [`GroupInput::Ready`] or its exit.
+    /// The answer of each is [`GroupInput::Ready`], [`GroupInput::Raised`] or its exit.
     Abort {
         /// The workers.
         workers: Vec<LocalRank>,
@@ -284,13 +284,13 @@ pub enum GroupOutput {
         signal: i32,
     },
     /// Send SIGKILL to the process groups of these workers.
-    /// The shutdown timeout has expired.
+    /// The shutdown timeout, or the abort timeout, has expired.
     Kill {
         /// The workers; none of them has exited.
         workers: Vec<LocalRank>,
     },
     /// Stop waiting for these workers, which SIGKILL did not end.
-    /// The kernel holds them.
+    /// The kernel or a debugger holds them.
     Abandon {
         /// The workers.
         workers: Vec<LocalRank>,
@@ -331,12 +331,13 @@ pub enum GroupEnding {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
     },
-    /// All workers exited with 0, but the round ended before the exit barrier.
-    /// Some workers of other nodes had not succeeded. The run continues without this node.
+    /// All workers exited with 0, but not all nodes reached the exit barrier.
+    /// The round ended before, or the wait reached its limit. The run may continue without this
+    /// node.
     SucceededAlone {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
-        /// Reason for the end of the round.
+        /// Reason for the end of the round or of the wait.
         reason: String,
     },
     /// Workers failed and no restart follows.

@@ -102,7 +102,8 @@ impl WorkerStack {
     }
 
     /// Returns the location as a noun phrase.
-    /// The location is up to three innermost calls or, without frames, the system call.
+    /// The location is up to three innermost calls. Without frames, it is the system call, the
+    /// kernel function, or both.
     pub fn noun(&self) -> String {
         let calls: Vec<String> = self
             .frames

@@ -12,8 +12,8 @@
 //!
 //! Without steps, the watch only guesses: the rank that computes most of the time for the whole
 //! window may be slow if every other rank computes at most half as much, because waiting ranks
-//! sleep. Ranks
-//! that spin while they wait, and a rank that is slow because it sleeps, look like all others.
+//! sleep. Ranks that spin while they wait, and a rank that is slow because it sleeps, look like all
+//! others.
 //!
 //! A rank counts as slow only if the median over the last steps shows it for the whole window.
 //! Therefore an evaluation, a checkpoint or a compilation on one rank is no straggler.
@@ -187,7 +187,7 @@ pub enum StragglerChange {
         rank: Rank,
         /// Node of the rank.
         node: String,
-        /// Time since when the rank has been slow.
+        /// Time for which the rank has been slow.
         slow_for: Duration,
         /// Evidence of the last judgement.
         by: Lateness,
@@ -235,7 +235,7 @@ struct Slow {
     since: Mono,
     judgements: u32,
     is_reported: bool,
-    /// Time since when the rank has not been slow.
+    /// Start of the time in which the rank has not been slow.
     fine_since: Option<Mono>,
 }
 

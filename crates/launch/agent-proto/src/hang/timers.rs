@@ -11,7 +11,7 @@
 //!
 //! The choice of the timer follows PyTorch. Among the expired timers of a process, the earliest one
 //! with a positive signal counts. Then all timers of that process are forgotten. The consequence is
-//! rdzv's: the process is a worker that fails.
+//! rdzv's: the worker that the process belongs to receives the signal, and fails.
 //!
 //! The wall time in a line is converted to a monotonic time when the line arrives. Therefore
 //! setting the clock neither kills nor spares a worker.
@@ -31,13 +31,13 @@ pub const MOST_TIMERS: usize = 10_000;
 /// One timer as its client sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileTimer {
-    /// Process that set the timer, and that the agent kills when it expires.
+    /// Process that set the timer: a worker, or a descendant of one.
     pub pid: u32,
     /// Name of the timed section, given by the process; by default file and line.
     pub scope: String,
     /// Expiry time.
     pub expires: Wall,
-    /// Signal that kills the process; 0 or less means none.
+    /// Signal that the worker receives at the expiry; 0 or less means none.
     pub signal: i32,
 }
 
@@ -94,7 +94,7 @@ pub struct Expiry {
     pub pid: u32,
     /// Expired timers of the process by time, up to the one that counts.
     pub examined: Vec<FileTimer>,
-    /// `true` if the last of these timers kills the process; otherwise none does.
+    /// `true` if the last of these timers kills the worker; otherwise none does.
     pub kills: bool,
     /// Time since the last of these timers expired.
     pub late: Duration,

@@ -1,7 +1,7 @@
 //! Accelerators that a worker sees, in order.
 //!
 //! Order matters: the device of a worker is the one whose index is its local rank. Without a list,
-//! devices are in the order of their PCI addresses. CUDA puts faster devices first unless
+//! NVIDIA's devices are in the order of their PCI addresses. CUDA puts faster devices first unless
 //! `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set. On a machine with one kind of device both orders are the
 //! same.
 
@@ -37,7 +37,8 @@ pub struct Accelerator {
 }
 
 /// All accelerators of this machine, by vendor.
-/// Each list is sorted by PCI address.
+/// NVIDIA's and Intel's lists are sorted by PCI address, AMD's by the numbers of the kernel's
+/// nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accelerators {
     /// NVIDIA devices.

@@ -56,7 +56,7 @@ impl fmt::Display for BindingMode {
 /// Description of one processor; each binding mode needs at most one field.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processor {
-    /// Number of the socket; negative if the machine does not report it.
+    /// Number of the socket, which may be negative; `None` if not reported.
     pub package: Option<i32>,
     /// Processors of the same core, including this one.
     pub core: CpuList,

@@ -74,7 +74,7 @@ pub(crate) struct AgentLoop<'o, S> {
     /// `true` if a signal has stopped this agent.
     /// Another cause may have ended the run before.
     stop_requested: bool,
-    /// `true` if the other nodes know that this node has failed.
+    /// `true` if this node has announced its permanent failure to the other nodes.
     announced: bool,
     preemption: Preemption,
     awaiting: Awaiting,

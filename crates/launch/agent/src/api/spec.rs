@@ -272,7 +272,7 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// Sets the address of the workers' store, if this agent hosts it.
+    /// Sets the address of the workers' store, if this node hosts it.
     /// The default is [`local_addr`](Self::local_addr).
     pub fn master_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.master_addr = Some(address.into());

@@ -33,7 +33,7 @@ pub trait WorkerSupervisor {
     ///
     /// * `Healthy`: some workers run and none has failed.
     /// * `Succeeded`: all workers have succeeded; the result has their values.
-    /// * `Failed`: workers have failed; the result has the failures in order.
+    /// * `Failed`: workers have failed; the result has the failures and names the first one.
     /// * `Unhealthy`: workers run without progress. The result has a failure for each such worker,
     ///   or none if all workers are meant.
     /// * `Unknown`: the state is not known, which ends the run.

@@ -70,7 +70,6 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
-    /// Creates an empty set of pipes.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             poller: Poller::new()?,

@@ -36,10 +36,10 @@ impl WatchdogAction {
     }
 }
 
-/// Timer that a worker set for itself.
+/// Timer that a worker, or a process that it has started, set for itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WatchdogTimer {
-    /// Process id of the worker.
+    /// Process that set the timer: the worker, or a process that it has started.
     pub pid: i64,
     /// Name that the worker gave to the timed work.
     pub scope: String,

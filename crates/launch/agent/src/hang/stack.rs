@@ -1,8 +1,9 @@
 //! Python stacks from `py-spy`, if that program is installed.
 //!
 //! `py-spy` reads the memory of a worker without stopping the worker, which requires the right to
-//! trace it. The agent has this right if it runs as the same user and `kernel.yama.ptrace_scope` is
-//! 0, or if it has `CAP_SYS_PTRACE`.
+//! trace it. A process of the same user has this right if `kernel.yama.ptrace_scope` is 0 or Yama
+//! is absent. With 1, each worker grants it to the agent and its children at its start. With 2,
+//! only `CAP_SYS_PTRACE` gives the right. With 3, no process has it.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -73,9 +73,8 @@ pub(super) struct Attendant {
     job_control: JobControl,
     children: unix::Signal,
     leftovers: Leftovers,
-    /// `true` in the keeper:
-    ///
-    /// Ctrl-Z stops the keeper too, and the keeper resumes its child.
+    /// `true` in the keeper.
+    /// Ctrl-Z stops the keeper too, and the keeper resumes a guard that is stopped.
     outermost: bool,
     passed_on: Vec<Signal>,
     /// State of an agent that is stopped, and of its workers.

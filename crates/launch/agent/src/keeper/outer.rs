@@ -33,7 +33,7 @@ const AGENT_CLEARS_WITHIN: Duration = LAST_RESORT_AFTER.saturating_mul(2);
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct AgentEnd {
-    /// Wait status of the agent, for [`end_like`].
+    /// Wait status of the agent, or of a guard that was killed, for [`end_like`].
     pub status: ExitStatus,
     /// Process id of the agent.
     /// `None` if the guard between keeper and agent was killed.

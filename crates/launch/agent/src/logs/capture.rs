@@ -23,7 +23,7 @@
 //!
 //! If the reader of the agent's stream stalls, the worker stalls about 64 KiB later, as it would
 //! without the pipe. If the reader closes the stream, the thread closes the pipes too. A worker
-//! never outlives the agent, so it never writes into a pipe without a reader.
+//! never outlives the agent, so no running worker loses its reader by the exit of the agent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};

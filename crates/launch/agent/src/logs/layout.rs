@@ -79,7 +79,7 @@ impl RunDirectory {
             && !holds_output(&temporary, !succeeded)
             && let Err(error) = fs::remove_dir_all(&temporary)
         {
-            debug!("{} stays: {error}", temporary.display());
+            debug!("cannot remove {}: {error}", temporary.display());
         }
     }
 }

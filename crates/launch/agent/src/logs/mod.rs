@@ -2,12 +2,13 @@
 //!
 //! Workers write directly into their files. No other rdzv process is in between, so a slow or
 //! dead reader of the output neither slows workers down nor ends them. Output that goes to no file
-//! passes through `capture`, or workers inherit the console.
+//! passes through `capture` or, in the live view, through `relay`. Otherwise workers inherit the
+//! console.
 //!
 //! If the console shows output that goes to files too, one thread copies it from the files. The
-//! thread buffers at most a few hundred kilobytes, however fast the workers write and however slow
-//! the reader is. Output that the console has not taken yet is in the files and uses only disk
-//! space.
+//! thread buffers at most a few hundred kilobytes per file, and 2 MiB of lines with `--collapse`,
+//! however fast the workers write and however slow the reader is. Output that the console has not
+//! taken yet is in the files and uses only disk space.
 //!
 //! | file | content |
 //! |---|---|

@@ -23,7 +23,7 @@ pub struct MetricPoint<'a> {
     pub group: &'a str,
     /// Name of the value.
     pub name: &'a str,
-    /// Count, or milliseconds if the name ends with `.ms`.
+    /// Count or percentage, or milliseconds if the name ends with `.ms`.
     pub value: i64,
 }
 

@@ -74,7 +74,7 @@ pub struct NodeReport {
     pub is_alone: bool,
     /// Ranks that are slower than the others, with a sentence about each.
     pub slow: Vec<(u64, String)>,
-    /// First failure of the job that this node knows, also after a restart.
+    /// First failure of the last attempt that failed, as far as this node knows.
     pub failure: Option<KnownFailure>,
     /// Rounds, waits and lives of workers, in the order of their beginning.
     pub spans: Vec<TimelineSpan>,

@@ -162,7 +162,8 @@ impl AgentMetrics {
         }
     }
 
-    /// Returns 100 for a failed run, otherwise the share of its failed attempts.
+    /// Returns 100 for a failed run, otherwise the failed attempts of a success.
+    /// They are a percentage of the attempts that the restart budget permits.
     fn flakiness(&self, succeeded: bool) -> i64 {
         if !succeeded {
             return 100;

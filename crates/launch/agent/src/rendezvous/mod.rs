@@ -8,7 +8,7 @@
 //! | purge | every key | static, one node: all keys but the agents'; otherwise up to the backend |
 //! | exchange | with itself, through a store in memory | none, or through the store of the round |
 //! | failures of others | – | the backend reports them |
-//! | exit barrier | – | through the store of the round |
+//! | exit barrier | – | that of the backend, or through the store of the round |
 //! | end | – | closes the run, or leaves it to the other nodes |
 //!
 //! There is no exchange if the backend knows the ranks; otherwise `rank_exchange` does it.

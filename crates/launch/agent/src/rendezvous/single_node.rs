@@ -51,7 +51,7 @@ impl LocalRendezvous {
 
     /// Returns the next round.
     /// The server is the same for the whole run. Without a shared store, each attempt gets a new
-    /// free port.
+    /// free port, unless the port is specified.
     pub(super) fn round(&mut self) -> Result<Round, AgentError> {
         let port = if self.share_store {
             match &self.server {

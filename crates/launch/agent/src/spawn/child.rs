@@ -11,8 +11,8 @@
 //! A worker starts (`clone.rs`) with the memory of this process. This avoids a copy of the page
 //! tables and the page faults after it. `posix_spawn` does the same, but cannot set a death signal.
 //!
-//! [`fork`] is for the guard and for the relay of the workers' output, which continue without a new
-//! program.
+//! [`fork`] is for the guard, the service of `rdzv store` and the relay of the workers' output,
+//! which continue without a new program.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -113,8 +113,8 @@ pub(crate) fn detach_agent(command: &mut Command) {
 }
 
 /// Gives this process a new session and process group.
-/// The kernel kills the process when the thread that forked it exits. A process created by [`fork`]
-/// must call this function first.
+/// The kernel kills the process when the thread that forked it exits. The relay, which [`fork`]
+/// creates, calls this function first.
 pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
     follow(parent, Signal::KILL)
 }
@@ -138,11 +138,11 @@ pub(super) struct Setup {
     pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
-    /// Soft limit on open files; the worker's children may raise it again.
+    /// Soft limit on open files; the worker and its children may raise it again.
     pub(super) open_files: Option<u64>,
     /// `true` if this process and its children may trace the worker.
-    /// Yama (`kernel.yama.ptrace_scope` 1) allows that only to parents, and the tool that reads
-    /// stacks is no parent of a worker.
+    /// Otherwise Yama (`kernel.yama.ptrace_scope` 1) allows that only to the ancestors of the
+    /// worker. The tool that reads stacks is a child of the agent, and therefore no ancestor.
     pub(super) traceable: bool,
     /// Directory of the worker's control group.
     /// If the kernel refuses the group, the worker stays outside; this is no error.
@@ -366,8 +366,8 @@ fn execute(start: &Start<'_>) -> Errno {
 }
 
 /// Stops workers from inheriting the descriptors that this process inherited.
-/// Workers get 0, 1 and 2 only, and the descriptor of their call (`RDZV_CALL`). Must be called
-/// before this process opens any descriptor.
+/// Workers get 0, 1 and 2 only, and the descriptor of their call (`RDZV_CALL`). The function also
+/// marks the descriptors that this process has opened before the call.
 pub(crate) fn keep_descriptors_private() -> io::Result<()> {
     let call = std::env::var(RDZV_CALL).ok();
     let call: Option<i32> = call.and_then(|number| number.parse().ok());

@@ -32,7 +32,7 @@ use crate::terminal::{
     FINAL_FLUSH, Form, complain, finish_lines, finish_lines_unless_signalled, say, start_lines,
 };
 
-/// Kind of a cause that the agent's error does not contain.
+/// Kind of the cause of a lost node, which the agent's error does not name.
 const NODE_LOST: &str = "node_lost";
 
 /// Kind of a cause that is the agent's own error.

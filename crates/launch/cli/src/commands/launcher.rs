@@ -1,7 +1,8 @@
 //! `rdzv run`, `torchrun` and `rdzv launch-compat`.
 //!
-//! A launch has two processes. The user starts the keeper, which starts the agent and kills the
-//! remaining processes at the end. The agent does everything else. See `rdzv_agent`.
+//! A launch has three processes. The user starts the keeper, which starts the guard. The guard
+//! starts the agent and kills the remaining processes at the end. The agent does everything else.
+//! See `rdzv_agent`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;

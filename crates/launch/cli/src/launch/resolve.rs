@@ -92,7 +92,7 @@ pub(crate) fn resolve(
     let (entrypoint, interpreter) =
         args.command
             .resolve(&args.training_script, called, &context)?;
-    // A link named `torchrun` has never said so.
+    // `torchrun` has no such warning, so the link of that name does not print it.
     if let Some((program, reason)) = interpreter.as_ref().filter(|_| is_strict)
         && let Some((_, skipped)) = reason.split_once("; ")
     {

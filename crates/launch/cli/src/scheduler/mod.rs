@@ -413,9 +413,8 @@ impl Step {
     /// Returns the nodes that can host the coordinator.
     ///
     /// With spare nodes, three nodes can host it, so the job continues after the loss of the first
-    /// node.
-    /// A group of voters waits at its start until all voters run. A node whose check fails never
-    /// runs, so with `--node-check` there is only one voter, unless `voters` requests more.
+    /// node. A group of voters waits at its start until all voters run. A node whose check fails
+    /// never runs, so with `--node-check` there is only one voter, unless `voters` requests more.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
         let asked = given("rdzv_conf").and_then(|options| {
             let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));

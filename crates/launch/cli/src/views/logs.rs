@@ -35,7 +35,6 @@ pub(crate) struct LogsArgs {
     stderr: bool,
 }
 
-/// Prints the output.
 pub(crate) fn run(arguments: &LogsArgs) -> ExitCode {
     ended("logs", print(arguments))
 }

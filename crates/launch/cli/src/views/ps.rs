@@ -22,7 +22,6 @@ pub(crate) struct PsArgs {
     json: bool,
 }
 
-/// Prints the jobs.
 pub(crate) fn run(arguments: &PsArgs) -> ExitCode {
     let reports = client::reports().into_iter().map(|(_, report)| report);
     let jobs = jobs(&reports.collect::<Vec<_>>(), now());

@@ -97,7 +97,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the report of this node, with its place in the job.
+    /// Returns the report of this node, with what the group's status adds to it.
     fn node(&self) -> NodeReport {
         let group = self.group.look().unwrap_or_default();
         let node = self.node.lock().unwrap_or_else(PoisonError::into_inner);

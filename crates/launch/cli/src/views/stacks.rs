@@ -30,7 +30,6 @@ pub(crate) struct StacksArgs {
     json: bool,
 }
 
-/// Prints the stacks.
 pub(crate) fn run(arguments: &StacksArgs) -> ExitCode {
     ended("stacks", print(arguments))
 }

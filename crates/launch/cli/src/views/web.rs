@@ -25,7 +25,7 @@ const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Returns the page of a running job, or of a job that has ended.
 ///
-/// Only scripts with this page's random number can run, and only requests to the same server.
+/// The page permits only scripts with its random number, and only requests to the same server.
 pub(crate) fn page(ended: Option<&Job>) -> String {
     let replay = ended.map_or_else(String::new, |job| {
         let messages: Vec<_> = job.messages().collect();

@@ -38,7 +38,6 @@ impl Serialize for Int {
     }
 }
 
-/// Reads base64 bytes.
 fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
     let text = String::deserialize(deserializer)?;
     let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;

@@ -1,8 +1,8 @@
 //! Handlers for the URLs `tcp://`, `env://` and `file://`.
 //!
 //! Their formats are `tcp://host:port?rank=R&world_size=N`, `env://` and
-//! `file:///path?rank=R&world_size=N`. `env://` reads all values from environment variables that a
-//! launcher sets.
+//! `file:///path?rank=R&world_size=N`. `env://` reads the values that its query does not contain
+//! from environment variables that a launcher sets.
 
 use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};

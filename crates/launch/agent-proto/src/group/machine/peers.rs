@@ -7,9 +7,10 @@
 //! | run closed | stop, end | end with own failure | end with own failure | end within 5 s |
 //! | rendezvous lost | stop, end | end with the loss | end with own failure | ignored |
 //!
-//! The group determines whether its own failure is final before it records that the others have
-//! ended, because that record makes every failure final. A peer's reason that arrives after the run
-//! was closed counts as if it had arrived first.
+//! After the failure of a peer or the loss of the rendezvous, the group first determines whether
+//! its own failure is final. Then it records that the others have ended, because that record makes
+//! every failure final. A peer's reason that arrives after the run was closed counts as if it had
+//! arrived first.
 //!
 //! A node at the exit barrier joins again if another node restarts its workers or waits to join:
 //! the workers of all nodes restart together, as those of one node do. After a loss, the

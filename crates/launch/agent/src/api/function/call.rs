@@ -71,7 +71,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            tracing::debug!("{} stays: {error}", self.directory.display());
+            tracing::debug!("cannot remove {}: {error}", self.directory.display());
         }
     }
 }

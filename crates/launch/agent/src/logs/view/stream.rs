@@ -29,7 +29,7 @@ pub(super) struct Stream {
     pub(super) screen: Screen,
     pub(super) blocks: Blocks,
     pub(super) changed: Instant,
-    /// Begin of the window, its bytes, and `true` if the previous one was a flood.
+    /// Start of the window, its bytes, and `true` if the previous one was a flood.
     window: (Instant, usize, bool),
 }
 
@@ -95,9 +95,8 @@ impl Stream {
         (is_redrawn || now >= self.changed + UNFINISHED).then_some(row)
     }
 
-    /// Returns the time at which output is due without new bytes; `rows`:
-    ///
-    /// rows are shown.
+    /// Returns the time at which output is due without new bytes.
+    /// `rows` is `true` if rows are shown.
     pub(super) fn due(&self, rows: bool) -> Option<Instant> {
         let is_prompt = self.screen.row().is_some_and(|(_, is_redrawn)| !is_redrawn);
         let prompt = is_prompt.then_some(if rows { UNFINISHED } else { UNFINISHED_LINE });
