@@ -339,8 +339,8 @@ def test_a_node_without_power_is_lost_and_the_job_goes_on_without_it(cluster):
 
 EXPLAINED = """\
 Scheduler
-  place                            Slurm job JOB, step 0, task 1 of 3, restart 0  the variables that Slurm sets in every step
-  asked                            auto                                      default of --scheduler
+  task                             Slurm job JOB, step 0, task 1 of 3, restart 0  the variables that Slurm sets in every step
+  scheduler                        auto                                      default of --scheduler
 
 Nodes and workers
   nodes                            3                                         SLURM_STEP_NUM_NODES

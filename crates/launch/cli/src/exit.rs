@@ -139,7 +139,10 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
         AgentError::System { .. } => SYSTEM,
         AgentError::Plan(_) => CONFIGURATION,
         AgentError::Rendezvous(error) => match error {
-            RendezvousError::JoinTimeout { .. } | RendezvousError::SilentLeader { .. } => TRY_AGAIN,
+            RendezvousError::JoinTimeout { .. }
+            | RendezvousError::NodesMissing { .. }
+            | RendezvousError::NoNodeZero { .. }
+            | RendezvousError::SilentLeader { .. } => TRY_AGAIN,
             RendezvousError::Argument(_) => CONFIGURATION,
             _ => UNAVAILABLE,
         },

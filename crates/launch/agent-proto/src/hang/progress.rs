@@ -245,6 +245,11 @@ impl ProgressWatch {
         self.next_check = now + self.interval();
         let last = self.workers.values().map(|known| known.progress).max()?;
         let silent = now.since(last);
+        if silent < self.limit {
+            self.workers
+                .values_mut()
+                .for_each(|known| known.spins = false);
+        }
         match self.hangs_since {
             None if silent >= self.limit => {
                 self.hangs_since = Some(last);
@@ -252,9 +257,6 @@ impl ProgressWatch {
             }
             Some(since) if silent < self.limit => {
                 self.hangs_since = None;
-                self.workers
-                    .values_mut()
-                    .for_each(|known| known.spins = false);
                 Some(ProgressChange::Resumed {
                     silent: last.since(since),
                 })
@@ -435,6 +437,21 @@ mod tests {
         let resumed = world.look(|rank, own, _| own.cpu += Duration::from_secs(rank as u64));
         assert!(matches!(resumed, Some(ProgressChange::Resumed { .. })));
         assert_eq!(world.looks(100, act), []);
+    }
+
+    #[test]
+    fn processor_time_counts_again_if_a_worker_moves_before_the_hang_is_reported() {
+        let mut world = World::new(2);
+        let computes = |rank: usize, own: &mut Usage, _: &mut Usage| {
+            own.cpu += Duration::from_secs(5 * rank as u64);
+        };
+        world.looks(100, computes);
+        world.watch.spin(&world.watch.may_spin(world.now, false));
+        assert_eq!(
+            world.look(|rank, own, _| own.written += 1 - rank as u64),
+            None
+        );
+        assert_eq!(world.looks(100, computes), []);
     }
 
     #[test]

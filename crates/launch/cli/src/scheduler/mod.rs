@@ -93,8 +93,8 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
     };
     draft.section("Scheduler");
     let found = Provenance::detected("the variables that Slurm sets in every step");
-    draft.line("place", job, found);
-    draft.flag("asked", "scheduler");
+    draft.line("task", job, found);
+    draft.flag("scheduler", "scheduler");
     if !scheduled.not_taken.is_empty() {
         let why = Provenance::decided(scheduled.not_taken);
         draft.line("its nodes and endpoint", "ignored", why);

@@ -71,7 +71,11 @@ fn variables_that_name_several_nodes_are_reported_without_a_flag() {
     let nested = on_pod_1(own("")).env("LOCAL_RANK", "1");
     assert_eq!(told(nested.expect(0)), 0);
     let ended = on_pod_1(link("")).expect(0);
-    assert!(!ended.stderr.contains("specifies 2 nodes"), "{}", ended.stderr);
+    assert!(
+        !ended.stderr.contains("specifies 2 nodes"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]

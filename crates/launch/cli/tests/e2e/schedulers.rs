@@ -102,7 +102,7 @@ fn a_step_of_a_slurm_job_needs_no_flags() {
     let script = r#"srun "$RDZV" run --nproc-per-node 2 train.py --lr 1"#;
     let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
     four_workers(&ended.expect(0), &format!("slurm-{job}.0.0"));
-    let script = r#"srun "$RDZV" run --explain train.py | grep -E "place|nodes  |endpoint""#;
+    let script = r#"srun "$RDZV" run --explain train.py | grep -E "task  |nodes  |endpoint""#;
     let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
     let ended = ended.expect(0);
     let step = format!("Slurm job {job}, step 0, task 1 of 2, restart 0");

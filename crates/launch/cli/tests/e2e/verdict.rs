@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Ended, rdzv, run_fixture, run_shell};
+use crate::harness::{Ended, free_port, rdzv, run_fixture, run_shell};
 
 /// Shell script in which rank 1 prints a Python traceback while rank 0 waits.
 const EXCEPTION: &str = r#"test $RANK = 0 && sleep 1000
@@ -184,6 +184,9 @@ fn a_scheduler_may_have_the_workers_exit_code() {
     }
     let missing = "run --exit-code worker --no-python no-such-program";
     rdzv(missing.split(' ')).expect(127);
+    let alone = "--exit-code worker --nnodes 2 --rdzv-backend static --rdzv-conf timeout=1";
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    run_shell((alone, &*endpoint), "exit 0").expect(75);
     let running = run_shell("--exit-code=worker", "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
