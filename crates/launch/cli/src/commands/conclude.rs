@@ -302,9 +302,9 @@ fn was_interrupted(report: &NodeReport) -> bool {
         TimeClass::Repeated,
     ];
     let seconds = &report.goodput.seconds;
-    let is_broken =
+    let was_held_up =
         !report.restarts.is_empty() || lost.iter().any(|class| seconds.contains_key(class));
-    is_broken && seconds.values().sum::<f64>() >= LONG
+    was_held_up && seconds.values().sum::<f64>() >= LONG
 }
 
 /// Returns this node's view of the end, which decides how much the node prints.
