@@ -5,17 +5,30 @@ use std::time::Duration;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
+/// Step in which a group stops workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopStep {
+    /// Workers that recover leave their function (`--in-process`); SIGKILL follows.
+    Abort,
+    /// The workers have only the notice of preemption; SIGTERM follows.
+    Notice,
+    /// The workers have a signal; SIGKILL follows.
+    Signal,
+    /// The workers have SIGKILL; then the agent stops waiting.
+    Kill,
+}
+
 /// An event that a worker group waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
-    /// Exit of workers that the agent has signalled.
+    /// Workers that the agent has told to stop.
     Workers {
-        /// Workers that still run.
+        /// Workers that have not stopped.
         workers: Vec<LocalRank>,
-        /// Deadline: then the agent sends SIGKILL or, if it has, stops waiting.
+        /// End of the wait.
         deadline: Mono,
-        /// `true` if the agent has sent SIGKILL to these workers.
-        killed: bool,
+        /// What the workers were told, and what follows at the deadline.
+        step: StopStep,
     },
     /// Exit of processes that workers left behind.
     Leftovers,
@@ -32,9 +45,7 @@ impl Awaited {
     /// `true` if this is the same wait as `before`, perhaps with fewer workers.
     pub fn is_same(&self, before: &Self) -> bool {
         match (self, before) {
-            (Self::Workers { killed, .. }, Self::Workers { killed: before, .. }) => {
-                killed == before
-            }
+            (Self::Workers { step, .. }, Self::Workers { step: before, .. }) => step == before,
             _ => std::mem::discriminant(self) == std::mem::discriminant(before),
         }
     }
@@ -56,18 +67,18 @@ impl Awaited {
         match self {
             Self::Workers {
                 workers: running,
-                killed: false,
+                step,
                 ..
-            } => format!(
-                "waiting for {} to exit; {left} s left; then SIGKILL follows",
-                workers(running)
-            ),
-            Self::Workers {
-                workers: running, ..
-            } => format!(
-                "waiting for {} to exit after SIGKILL; {left} s left; then the agent stops waiting",
-                workers(running)
-            ),
+            } => {
+                let (what, then) = match step {
+                    StopStep::Abort => ("leave the round", "SIGKILL follows"),
+                    StopStep::Notice => ("exit after the notice", "SIGTERM follows"),
+                    StopStep::Signal => ("exit", "SIGKILL follows"),
+                    StopStep::Kill => ("exit after SIGKILL", "the agent stops waiting"),
+                };
+                let workers = workers(running);
+                format!("waiting for {workers} to {what}; {left} s left; then {then}")
+            }
             Self::Leftovers => "waiting for processes that workers left behind to exit".to_owned(),
             Self::Delay { .. } => {
                 format!("waiting before the next attempt, as configured; {left} s left")
@@ -92,19 +103,33 @@ mod tests {
     #[test]
     fn a_wait_is_a_sentence_with_the_time_that_is_left() {
         let deadline = Mono::ZERO + Duration::from_millis(26_900);
-        let workers = |killed| Awaited::Workers {
-            workers: vec![LocalRank(1), LocalRank(3)],
-            deadline,
-            killed,
-        };
-        assert_eq!(
-            said(&workers(false)),
-            "waiting for 2 workers to exit; 27 s left; then SIGKILL follows"
-        );
-        assert_eq!(
-            said(&workers(true)),
-            "waiting for 2 workers to exit after SIGKILL; 27 s left; then the agent stops waiting"
-        );
+        for (step, sentence) in [
+            (
+                StopStep::Abort,
+                "waiting for 2 workers to leave the round; 27 s left; then SIGKILL follows",
+            ),
+            (
+                StopStep::Notice,
+                "waiting for 2 workers to exit after the notice; 27 s left; then SIGTERM follows",
+            ),
+            (
+                StopStep::Signal,
+                "waiting for 2 workers to exit; 27 s left; then SIGKILL follows",
+            ),
+            (
+                StopStep::Kill,
+                "waiting for 2 workers to exit after SIGKILL; 27 s left; then the agent stops \
+                 waiting",
+            ),
+        ] {
+            let workers = vec![LocalRank(1), LocalRank(3)];
+            let awaited = Awaited::Workers {
+                workers,
+                deadline,
+                step,
+            };
+            assert_eq!(said(&awaited), sentence);
+        }
         assert_eq!(
             said(&Awaited::Delay { deadline }),
             "waiting before the next attempt, as configured; 27 s left"
@@ -113,13 +138,14 @@ mod tests {
 
     #[test]
     fn workers_that_have_been_killed_are_another_wait() {
-        let workers = |workers: &[u32], killed| Awaited::Workers {
+        let workers = |workers: &[u32], step| Awaited::Workers {
             workers: workers.iter().copied().map(LocalRank).collect(),
             deadline: Mono::ZERO,
-            killed,
+            step,
         };
-        assert!(workers(&[1], false).is_same(&workers(&[1, 2], false)));
-        assert!(!workers(&[1], true).is_same(&workers(&[1], false)));
+        let [signal, kill] = [StopStep::Signal, StopStep::Kill];
+        assert!(workers(&[1], signal).is_same(&workers(&[1, 2], signal)));
+        assert!(!workers(&[1], kill).is_same(&workers(&[1], signal)));
         assert!(!Awaited::Leftovers.is_same(&Awaited::OtherNodes));
     }
 }

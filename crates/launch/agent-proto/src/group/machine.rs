@@ -13,7 +13,7 @@ use peers::Others;
 use phase::{Phase, StopReason, ending, overrule};
 use recovery::Recovery;
 
-use super::awaited::Awaited;
+use super::awaited::{Awaited, StopStep};
 use super::environment;
 use super::options::{GroupSpec, RecoveryRule};
 use super::policy::{RestartBudget, StopRequests, TIMEOUT_WITHOUT_KEEPER};
@@ -91,19 +91,15 @@ impl WorkerGroupMachine {
     /// failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
-            Phase::Recovering {
-                deadline, killed, ..
-            } => Awaited::Workers {
+            Phase::Recovering { deadline, step, .. } => Awaited::Workers {
                 workers: self.not_ready(),
                 deadline: *deadline,
-                killed: *killed,
+                step: *step,
             },
-            Phase::Stopping {
-                deadline, killed, ..
-            } => Awaited::Workers {
+            Phase::Stopping { deadline, step, .. } => Awaited::Workers {
                 workers: self.alive.iter().copied().collect(),
                 deadline: *deadline,
-                killed: *killed,
+                step: *step,
             },
             Phase::Clearing { .. } => Awaited::Leftovers,
             Phase::Delayed { deadline } => Awaited::Delay {
@@ -199,8 +195,7 @@ impl WorkerGroupMachine {
             why,
             signal,
             deadline: now.mono + shutdown_timeout,
-            killed: false,
-            on_notice: false,
+            step: StopStep::Signal,
         };
         self.expire(now);
     }
@@ -223,8 +218,7 @@ impl WorkerGroupMachine {
                     signal,
                     deadline: now.mono
                         + notice.map_or(Duration::ZERO, |notice| notice.shutdown_timeout),
-                    killed: false,
-                    on_notice: true,
+                    step: StopStep::Notice,
                 };
                 self.check_exits(now);
             }
@@ -259,8 +253,7 @@ impl WorkerGroupMachine {
             ref mut why,
             signal: ref mut current,
             ref mut deadline,
-            killed,
-            ref mut on_notice,
+            ref mut step,
         } = self.phase
         else {
             return;
@@ -268,12 +261,12 @@ impl WorkerGroupMachine {
         let is_told_to = matches!(again, StopReason::Signalled(_) | StopReason::KeeperLost);
         overrule(why, again, failure);
         // Events at other nodes do not shorten the time after a preemption notice.
-        if killed || (*on_notice && !is_told_to) {
+        if *step == StopStep::Kill || (*step == StopStep::Notice && !is_told_to) {
             return;
         }
         *deadline = (*deadline).min(now.mono + shutdown_timeout);
         *current = signal;
-        *on_notice = false;
+        *step = StopStep::Signal;
         self.outbox.push(GroupOutput::Signal {
             workers: self.started.iter().copied().collect(),
             signal,
@@ -441,7 +434,7 @@ impl WorkerGroupMachine {
         match self.phase {
             Phase::Stopping {
                 ref why,
-                on_notice: true,
+                step: StopStep::Notice,
                 deadline,
                 ..
             } if deadline <= now.mono => {
@@ -450,17 +443,17 @@ impl WorkerGroupMachine {
             }
             Phase::Stopping {
                 ref mut deadline,
-                ref mut killed,
+                ref mut step,
                 ref why,
                 ..
             } if *deadline <= now.mono => {
                 let workers: Vec<LocalRank> = self.alive.iter().copied().collect();
-                if *killed {
+                if *step == StopStep::Kill {
                     let then = Some(why.clone());
                     self.outbox.push(GroupOutput::Abandon { workers });
                     self.clear(now, then);
                 } else {
-                    *killed = true;
+                    *step = StopStep::Kill;
                     *deadline = now.mono + ABANDON_AFTER;
                     self.outbox.push(GroupOutput::Kill { workers });
                 }
@@ -562,19 +555,12 @@ impl WorkerGroupMachine {
                 self.check_exits(now);
             }
             // The group was stopped while this worker was starting.
-            Phase::Stopping {
-                signal,
-                killed,
-                on_notice,
-                ..
-            } => {
+            Phase::Stopping { signal, step, .. } => {
                 let workers = vec![local_rank];
-                self.outbox.push(if killed {
-                    GroupOutput::Kill { workers }
-                } else if on_notice {
-                    GroupOutput::Notify { workers, signal }
-                } else {
-                    GroupOutput::Signal { workers, signal }
+                self.outbox.push(match step {
+                    StopStep::Kill => GroupOutput::Kill { workers },
+                    StopStep::Notice => GroupOutput::Notify { workers, signal },
+                    StopStep::Signal | StopStep::Abort => GroupOutput::Signal { workers, signal },
                 });
             }
             _ => {}

@@ -56,7 +56,7 @@ mod options;
 pub mod policy;
 mod types;
 
-pub use awaited::Awaited;
+pub use awaited::{Awaited, StopStep};
 pub use cause::Cause;
 pub use evidence::{ErrorFile, Evidence};
 pub use exit::{Exit, WorkerExit};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Finality, GroupEnding, GroupState, StartRequest, WorkerExit};
+use super::{Finality, GroupEnding, GroupState, StartRequest, StopStep, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
@@ -20,16 +20,13 @@ pub(super) enum Phase {
     Recovering {
         why: StopReason,
         deadline: Mono,
-        killed: bool,
+        step: StopStep,
     },
     Stopping {
         why: StopReason,
         signal: i32,
         deadline: Mono,
-        killed: bool,
-        /// `true` if the workers received only the preemption notice.
-        /// The workers have time to exit alone.
-        on_notice: bool,
+        step: StopStep,
     },
     /// Waits for leftover processes; `then` is `None` after a success.
     Clearing {

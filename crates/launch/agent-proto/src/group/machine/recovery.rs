@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use super::phase::{Phase, StopReason};
 use super::{
-    ABANDON_AFTER, CLOSING_SIGNAL, GroupOutput, GroupState, RecoveryRule, WorkerGroupMachine,
+    ABANDON_AFTER, CLOSING_SIGNAL, GroupOutput, GroupState, RecoveryRule, StopStep,
+    WorkerGroupMachine,
 };
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now};
@@ -98,7 +99,7 @@ impl WorkerGroupMachine {
         self.phase = Phase::Recovering {
             why,
             deadline: now.mono + timeout,
-            killed: false,
+            step: StopStep::Abort,
         };
         self.check_ready(now);
     }
@@ -176,10 +177,10 @@ impl WorkerGroupMachine {
             }
             Phase::Recovering {
                 ref mut deadline,
-                ref mut killed,
+                ref mut step,
                 ..
             } if *deadline <= now.mono => {
-                let again = std::mem::replace(killed, true);
+                let again = std::mem::replace(step, StopStep::Kill) == StopStep::Kill;
                 *deadline = now.mono + ABANDON_AFTER;
                 let workers = self.not_ready();
                 if again {
