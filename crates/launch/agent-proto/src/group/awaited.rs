@@ -21,13 +21,13 @@ pub enum StopStep {
 /// An event that a worker group waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
-    /// Workers that the agent has told to stop.
+    /// Workers that the agent stops.
     Workers {
         /// Workers that have not stopped.
         workers: Vec<LocalRank>,
         /// End of the wait.
         deadline: Mono,
-        /// What the workers were told, and what follows at the deadline.
+        /// The last request to the workers, which determines what follows at the deadline.
         step: StopStep,
     },
     /// Exit of processes that workers left behind.
