@@ -27,7 +27,7 @@ pub enum Awaited {
         workers: Vec<LocalRank>,
         /// End of the wait.
         deadline: Mono,
-        /// The last request to the workers, which determines what follows at the deadline.
+        /// The last request to the workers. It determines what follows.
         step: StopStep,
     },
     /// Exit of processes that workers left behind.
