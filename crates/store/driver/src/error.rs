@@ -143,7 +143,7 @@ pub enum StoreError {
     },
     /// The peer accepted the connection but did not answer in time.
     #[error(
-        "{peer} does not speak the store protocol, or is overloaded ({found} for {}ms)\n\
+        "{peer} does not speak the store protocol, or is overloaded ({found}; waited {}ms)\n\
          help: check the address and port",
         .elapsed.as_millis()
     )]
