@@ -56,7 +56,7 @@ pub enum MemberStanding {
     Gone(Duration),
 }
 
-/// Input of the decision; a member that is not a candidate counts as silent.
+/// Input of the decision.
 #[derive(Debug, Clone, Copy)]
 pub struct MembershipView<'a> {
     /// Leader, which decides.
@@ -65,7 +65,7 @@ pub struct MembershipView<'a> {
     pub leader_ends: bool,
     /// Configuration in force.
     pub configuration: &'a Configuration,
-    /// Candidates, including the leader.
+    /// Candidates, including the leader and all other members.
     pub candidates: &'a [Candidate],
     /// Members that have the log.
     pub caught_up: &'a BTreeSet<VoterId>,

@@ -29,6 +29,7 @@ pub enum StoreError {
         /// All keys that the call waited for.
         keys: Vec<String>,
         /// Keys that were still absent when the wait timed out.
+        /// A TCP store examines only the first 64 keys.
         missing: Vec<String>,
         /// Time waited.
         elapsed: Duration,
