@@ -57,6 +57,8 @@ pub enum MemberStanding {
 }
 
 /// Input of the decision.
+///
+/// A voter that is not a candidate is neither counted nor removed.
 #[derive(Debug, Clone, Copy)]
 pub struct MembershipView<'a> {
     /// Leader, which decides.
@@ -65,7 +67,7 @@ pub struct MembershipView<'a> {
     pub leader_ends: bool,
     /// Configuration in force.
     pub configuration: &'a Configuration,
-    /// Candidates, including the leader and all other members.
+    /// Candidates, including the leader.
     pub candidates: &'a [Candidate],
     /// Members that have the log.
     pub caught_up: &'a BTreeSet<VoterId>,

@@ -16,9 +16,9 @@
 //!
 //! **One group.** A process is in at most one group. It draws a random id at its start, and another
 //! one when it leaves a group. The process at the first endpoint founds a group after every other
-//! endpoint has reported that it is in no group. A group decides with more than half of its ids. Two
-//! groups that both decide would each need more than half of the endpoints, and so one process in
-//! both. A process that restarts after its death has a new id and knows nothing. While a live
+//! endpoint has reported that it is in no group. A group decides with more than half of its ids.
+//! Two groups that both decide would each need more than half of the endpoints, and so one process
+//! in both. A process that restarts after its death has a new id and knows nothing. While a live
 //! process is a member of the old group, no process founds another group.
 //!
 //! **A new process at an endpoint.** A new process at the endpoint of a member proves that the old

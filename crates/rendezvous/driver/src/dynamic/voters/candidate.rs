@@ -52,7 +52,7 @@ pub struct VoterCandidate {
     pub start: Option<StartVoter>,
     /// Server of the voter, once the agent is one.
     pub voter: OwnVoter,
-    /// Note for the next agent on this node.
+    /// Record for the next agent on this node.
     pub note: Option<NoteFile>,
     /// Redirect at the endpoint, if the endpoint is on this machine.
     pub redirect: Option<Redirect>,

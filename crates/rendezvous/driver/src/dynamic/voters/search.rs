@@ -156,8 +156,8 @@ impl Search {
     /// Asks the endpoints until one of them is the coordinator.
     ///
     /// It asks the endpoints in turn. If a voter names an endpoint, it asks that endpoint next. It
-    /// makes at most one attempt more than there are endpoints. Name resolution, connection and
-    /// answer of an attempt each take at most `longest`.
+    /// makes at most one attempt more than there are endpoints. Each step of an attempt (such as
+    /// the connection or the answer) takes at most `longest`.
     ///
     /// # Errors
     ///
@@ -257,8 +257,8 @@ enum Answer {
 
 /// Asks one endpoint.
 ///
-/// Name resolution takes at most `within`. For each address, the connection and the answer each
-/// take at most `within`.
+/// Name resolution takes at most `within`. For each of its addresses, the connection, the proof of
+/// membership and each answer take at most `within`.
 fn ask(
     endpoint: &Endpoint,
     credentials: &Credentials,
