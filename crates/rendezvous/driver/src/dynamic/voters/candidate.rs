@@ -48,7 +48,7 @@ pub type StartVoter = Box<dyn Fn(&[String]) -> Result<TcpStoreServer, StoreError
 pub struct VoterCandidate {
     /// Endpoint of the job.
     pub endpoint: Endpoint,
-    /// Closure that starts a voter; `None` if this server is at the endpoint.
+    /// Closure that starts a voter; `None` if this process serves the endpoint.
     pub start: Option<StartVoter>,
     /// Server of the voter, once the agent is one.
     pub voter: OwnVoter,
