@@ -80,8 +80,7 @@ pub enum Phase {
 
 impl Status {
     /// Returns the row in at most `width` columns.
-    /// To fit, the row omits node names, then advice, and then cuts its first part. Times are always
-    /// complete.
+    /// To fit, the row omits node names, then advice, and then cuts its first part.
     pub fn row(&self, now: Mono, width: usize) -> String {
         let mut parts = Vec::new();
         let mut phase = |text: &str| parts.push(Part::kept(text.to_owned()));
