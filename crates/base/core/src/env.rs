@@ -144,8 +144,9 @@ variables! {
     /// Launcher and `rdzv store`: the job token itself, if no file is named.
     /// Workers never see it. Not in torchrun.
     RDZV_JOB_TOKEN;
-    /// Launcher: private file with the token of RDZV_JOB_TOKEN.
-    /// The launcher removes the file at its end. Workers never see this variable.
+    /// Launcher and `rdzv store`: private file with the token of RDZV_JOB_TOKEN.
+    /// The launcher removes the file at its end, and `rdzv store` once it has read the token.
+    /// Workers never see this variable.
     RDZV_TOKEN_COPY;
     /// Worker: path of `--tls-cert`, if that is given. Not in torchrun.
     RDZV_TLS_CERT;

@@ -15,7 +15,7 @@
 //!
 //! Two checks enforce this separation. The `clippy.toml` of each of these crates forbids clocks,
 //! sockets, files, threads, the environment and maps with random order. `cargo xtask tidy` compares
-//! the dependencies in the manifests with a short list.
+//! the dependencies in the manifests with the table in `ARCHITECTURE.md`.
 
 #![warn(clippy::missing_errors_doc)]
 

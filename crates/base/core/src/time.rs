@@ -48,7 +48,7 @@ impl Sub<Mono> for Mono {
 }
 
 /// Wall-clock time in microseconds since the Unix epoch.
-/// Nodes exchange and compare wall-clock times; local deadlines never use them.
+/// Nodes exchange and compare wall-clock times. The deadline of a machine is a [`Mono`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Wall(i64);
 

@@ -105,7 +105,7 @@ impl Token {
     }
 }
 
-/// `true` if the permissions of a file let other users than its owner read it.
+/// `true` if the permissions of a file let users other than its owner read it.
 ///
 /// # Errors
 ///

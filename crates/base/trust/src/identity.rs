@@ -1,6 +1,6 @@
-//! The identity of a worker in TLS.
+//! The identity of a process in TLS.
 //!
-//! An identity consists of a certificate, a key, and the authority whose certificates the worker
+//! An identity consists of a certificate, a key, and the authority whose certificates the process
 //! accepts.
 
 use std::fmt;
@@ -21,7 +21,7 @@ use rustls::{
 /// Scheme of the names of workers that cannot be host names.
 const URI: &str = "rdzv:";
 
-/// The certificate that this worker presents, and the authority that it trusts.
+/// The certificate that this process presents, and the authority that it trusts.
 pub struct Identity {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
@@ -46,9 +46,9 @@ impl fmt::Debug for Identity {
 impl Identity {
     /// Reads PEM files.
     ///
-    /// The files are the certificate of this worker, its private key, and the certificate of the
-    /// authority that signs all workers' certificates. The first file may also contain intermediate
-    /// certificates.
+    /// The files are the certificate of this process, its private key, and the certificate of the
+    /// authority that signs all certificates of the job. The first file may also contain
+    /// intermediate certificates.
     ///
     /// # Errors
     ///

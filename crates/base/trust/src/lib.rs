@@ -12,7 +12,8 @@
 //! trusts. Both sides present a certificate that the job's authority has signed. The subject
 //! alternative name of a certificate is the name of the worker: `DNS:NAME`, or `URI:rdzv:NAME` for
 //! names that no host can have. Addresses are not compared, because workers move and have their own
-//! names. The caller compares the name with [`Session::certified`] once the peer has sent its name.
+//! names. An RPC connection compares the name with [`Session::certified`] once the peer has sent
+//! its name.
 //!
 //! No other crate uses `ring` or `rustls` directly.
 

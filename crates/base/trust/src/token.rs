@@ -13,7 +13,7 @@ pub const NONCE_LENGTH: usize = 32;
 /// A shorter token could be guessed from a proof.
 pub const SHORTEST: usize = 16;
 
-/// A secret that all workers of a job share.
+/// A secret that all processes of a job share.
 /// The token is never sent and never printed.
 #[derive(Clone)]
 pub struct Token(Arc<hmac::Key>);

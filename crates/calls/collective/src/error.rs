@@ -1,6 +1,6 @@
 //! Errors of a process group.
 //!
-//! Errors of operations name the rank at fault, its address and the operation.
+//! Errors of operations name the operation and, if it is known, the rank at fault.
 
 use std::io;
 use std::net::SocketAddr;
@@ -373,7 +373,7 @@ fn ranks_of(ranks: &[u32]) -> String {
     }
 }
 
-/// Returns " (rank 1 ended or left the group)" or similar.
+/// Returns " (rank 1 exited or left the group)" or similar.
 fn gone_ranks(gone: &[u32]) -> String {
     match gone {
         [] => String::new(),

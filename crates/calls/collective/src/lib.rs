@@ -6,7 +6,7 @@
 //! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive); asynchronous: [`PointToPoint`] |
 //! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
 //! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |
-//! | all → all | [`all_gather`](ProcessGroup::all_gather), [`all_gather_unequal`](ProcessGroup::all_gather_unequal), [`all_gather_objects`](ProcessGroup::all_gather_objects), [`all_reduce`](ProcessGroup::all_reduce), [`reduce_scatter`](ProcessGroup::reduce_scatter), [`all_to_all`](ProcessGroup::all_to_all), [`all_to_all_unequal`](ProcessGroup::all_to_all_unequal) |
+//! | all → all | [`all_gather`](ProcessGroup::all_gather), [`all_gather_unequal`](ProcessGroup::all_gather_unequal), [`all_gather_objects`](ProcessGroup::all_gather_objects), [`all_reduce`](ProcessGroup::all_reduce), [`reduce_scatter`](ProcessGroup::reduce_scatter), [`all_to_all`](ProcessGroup::all_to_all), [`all_to_all_split`](ProcessGroup::all_to_all_split), [`all_to_all_unequal`](ProcessGroup::all_to_all_unequal) |
 //!
 //! The layers, from the inside out:
 //!

@@ -3,10 +3,11 @@
 /// Heights of a column, from the lowest.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws one column for each number, with a height in proportion to it.
+/// Draws one column for each number; larger numbers have higher columns.
 ///
-/// If there is no room for all numbers, each column shows the mean of several numbers. Heights
-/// range from the smallest value to the largest. Numbers that are not finite are left out.
+/// If there is no room for all numbers, each column shows the mean of several numbers. The smallest
+/// value has the lowest column, and the largest value the highest. Numbers that are not finite are
+/// left out.
 pub fn columns(numbers: &[f64], room: usize) -> String {
     let finite: Vec<f64> = numbers
         .iter()

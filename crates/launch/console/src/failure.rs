@@ -78,8 +78,9 @@ pub fn first(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 }
 
 /// Returns the verdict; empty if nothing failed.
-/// It consists of the first failure, its consequences and the reason for no restart. `width` is
-/// that of a terminal; if it is `None`, no line is wrapped or left out.
+/// It consists of the first failure, the end of that worker's stderr, the consequences and the
+/// reason for no restart. `width` is that of a terminal. If it is `None`, no line is wrapped, and
+/// all consequences are listed.
 pub fn verdict(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let Some(first) = run.failures.first() else {
         return Vec::new();

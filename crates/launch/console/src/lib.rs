@@ -11,6 +11,7 @@
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
 //! | [`goodput`] | the time of a node by class |
 //! | [`success`] | the end of a run that succeeded |
+//! | [`speaker`] | the choice of the node that prints the end of a job |
 //! | [`preemption`] | the notice that the scheduler will take the nodes away |
 //! | [`stop`] | Ctrl-C and other signals: the workers that still run, and the time left |
 //! | [`live`] | the lines and rows of workers while they run, and the status row |

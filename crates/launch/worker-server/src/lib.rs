@@ -110,7 +110,7 @@ impl WorkerServer {
     }
 
     /// Serves at the socket that `TORCH_WORKER_SERVER_SOCKET` names.
-    /// Does nothing if that variable is not set.
+    /// Does nothing if that variable is not set or empty.
     pub fn start_from_environment(self) -> Result<Option<RunningServer>, WorkerServerError> {
         match std::env::var_os(TORCH_WORKER_SERVER_SOCKET).filter(|path| !path.is_empty()) {
             Some(path) => self.start_at(Path::new(&path)).map(Some),

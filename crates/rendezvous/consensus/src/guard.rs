@@ -17,7 +17,6 @@ use crate::log::Log;
 use crate::voter::VoterId;
 use crate::wire::NUMBER_BOUND;
 
-/// Verdict on a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The library may see the message.

@@ -92,11 +92,12 @@ pub enum Output {
     ///
     /// It has applied everything that was committed at that time.
     Confirmed(u64),
-    /// This member cannot tell whether it leads.
+    /// This member does not lead, or lost the leadership before a majority agreed.
     Unconfirmed(u64),
     /// The replication of a command did not start.
     ///
-    /// This member does not lead, hands over, or has too much that is uncommitted.
+    /// This member does not lead, hands over, or has too much that is uncommitted. Or the command
+    /// exceeds [`crate::wire::COMMAND_BOUND`].
     Dropped(u64),
     /// A change of members did not start, for this reason.
     Unchanged(&'static str),

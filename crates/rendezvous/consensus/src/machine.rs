@@ -282,7 +282,7 @@ impl Consensus {
             .is_some_and(|lag| promotes || lag < last && lag <= CAUGHT_UP)
     }
 
-    /// `true` if this member leads and a change of members is not over.
+    /// `true` if a change of members is not over, as far as this member knows.
     pub fn is_changing(&self) -> bool {
         self.configuration.is_joint() || self.node.raft.has_pending_conf()
     }

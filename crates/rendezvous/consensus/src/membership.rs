@@ -56,7 +56,9 @@ pub enum MemberStanding {
     Gone(Duration),
 }
 
-/// Input of the decision; a member that is not a candidate counts as silent.
+/// Input of the decision.
+///
+/// A voter that is not a candidate is neither counted nor removed.
 #[derive(Debug, Clone, Copy)]
 pub struct MembershipView<'a> {
     /// Leader, which decides.

@@ -14,12 +14,12 @@
 //! that was restarted. No output that follows from a change of the record leaves before that change
 //! is committed. Every later coordinator therefore knows each round that was announced.
 //!
-//! **One group.** A process joins at most one group in its life, under a random id that it draws at
-//! its start. The process at the first endpoint founds a group after every other endpoint has
-//! reported that it is in no group. A group decides with more than half of its ids. Two groups that
-//! both decide would each need more than half of the endpoints, and so one process in both. A
-//! process that restarts after its death has a new id and knows nothing. As long as one member of
-//! the old group is alive, no process founds another group.
+//! **One group.** A process is in at most one group. It draws a random id at its start, and another
+//! one when it leaves a group. The process at the first endpoint founds a group after every other
+//! endpoint has reported that it is in no group. A group decides with more than half of its ids.
+//! Two groups that both decide would each need more than half of the endpoints, and so one process
+//! in both. A process that restarts after its death has a new id and knows nothing. While a live
+//! process is a member of the old group, no process founds another group.
 //!
 //! **A new process at an endpoint.** A new process at the endpoint of a member proves that the old
 //! process has ended. The leader lets the new process learn the log, and then vote in place of the
@@ -236,7 +236,9 @@ pub enum Fact {
         /// Endpoints of the members that learn.
         learners: Vec<String>,
     },
-    /// This process left its group: another group of the run has a later round.
+    /// This process left its group for another group of the same run.
+    ///
+    /// The other group has a later round, or the same round and a higher id.
     Merged {
         /// Endpoint of a member of the other group.
         other: String,

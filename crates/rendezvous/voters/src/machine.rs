@@ -180,6 +180,8 @@ impl Voter {
     }
 
     /// Returns the coordinator's endpoint, if this voter knows it.
+    ///
+    /// An open voter without a group returns the endpoint of a member, which knows the coordinator.
     pub fn coordinator(&self) -> Option<&str> {
         if self.group.is_none() && self.open.is_some() {
             // Every member of a group knows the coordinator.
@@ -435,7 +437,6 @@ impl Voter {
     }
 }
 
-/// Draws a random id.
 fn draw(random: &mut fastrand::Rng) -> VoterId {
     loop {
         if let Some(id) = VoterId::new(random.u64(1..)) {

@@ -29,6 +29,7 @@ pub enum StoreError {
         /// All keys that the call waited for.
         keys: Vec<String>,
         /// Keys that were still absent when the wait timed out.
+        /// A TCP store examines only the first 64 keys.
         missing: Vec<String>,
         /// Time waited.
         elapsed: Duration,
@@ -143,7 +144,7 @@ pub enum StoreError {
     },
     /// The peer accepted the connection but did not answer in time.
     #[error(
-        "{peer} does not speak the store protocol, or is overloaded ({found} for {}ms)\n\
+        "{peer} does not speak the store protocol, or is overloaded ({found}; waited {}ms)\n\
          help: check the address and port",
         .elapsed.as_millis()
     )]

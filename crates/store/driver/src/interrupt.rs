@@ -25,7 +25,7 @@ thread_local! {
 
 /// Runs `call`, and runs `check` regularly while its store operations block.
 ///
-/// `check` runs at least every 100 ms while an operation blocks. Once it returns `true`, the
+/// `check` runs about every 100 ms while an operation blocks. Once it returns `true`, the
 /// operation fails with [`StoreError::Interrupted`]. An interrupted wait leaves the store
 /// unchanged. An operation that requires an immediate reply loses its connection, because it is
 /// unknown whether the store executed it.

@@ -1,11 +1,11 @@
 //! Address of this host as other hosts see it.
 //!
-//! All functions query the routing table: they connect a datagram socket, which sends no packets.
+//! The functions query the routing table: they connect a datagram socket, which sends no packets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// Address that stands for all other networks. It is never assigned (RFC 5737).
+/// Address that represents all other networks. It is never assigned (RFC 5737).
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// Port of the discard service. Any other port would work too.

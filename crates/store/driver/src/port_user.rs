@@ -10,10 +10,10 @@ const LISTEN: &str = "0A";
 /// Limits of the ports that the system assigns to outgoing connections.
 const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Describes the user of a local TCP port; `None` if it is unknown.
+/// Describes what uses a local TCP port; `None` if no socket uses it.
 ///
-/// Port 0 stands for the ports that the system assigns. The clause names the process if this user
-/// may see it.
+/// The text names the process if this process may inspect it. For port 0, the text states that all
+/// ports that the system assigns are in use.
 pub fn port_user(port: u16) -> Option<String> {
     let range = fs::read_to_string(RANGE).unwrap_or_default();
     let range: Vec<&str> = range.split_whitespace().collect();
@@ -56,7 +56,7 @@ pub(crate) fn explained(port: u16, error: io::Error) -> io::Error {
 
 /// Adds the cause to the error of a connection that gets no local port.
 ///
-/// The system has the same error for an address that no interface of this host can reach.
+/// The system reports the same error for an address that no interface of this host can reach.
 pub fn connect_error(error: io::Error) -> io::Error {
     let is_unassigned = error.kind() == io::ErrorKind::AddrNotAvailable;
     if is_unassigned && any_port().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {

@@ -154,7 +154,8 @@ pub trait Store: Send + Sync + Debug {
         }
     }
 
-    /// Returns the default timeout for operations that wait (initially 300 s).
+    /// Returns the default timeout for operations that wait.
+    /// It is 300 s, unless the store was created with another timeout.
     fn timeout(&self) -> Duration;
 
     /// Sets [`Store::timeout`], truncated to whole milliseconds.

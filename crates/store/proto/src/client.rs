@@ -16,12 +16,12 @@
 //! without another request. If the client cancels at the same time, the value arrives first,
 //! followed by 0x01 (`Cancelled`).
 //!
-//! The protocol has neither request ids nor error replies. Therefore, a connection on which
-//! anything went wrong cannot be used again: its later bytes would be ambiguous. Only a wait whose
-//! cancellation the server has answered leaves the connection usable.
+//! The protocol has neither request ids nor error replies. A connection on which anything went
+//! wrong therefore cannot be used again: its later bytes would be ambiguous. A wait that times out
+//! leaves the connection usable, once the server has answered the cancellation.
 //!
 //! The server's release and the client's cancellation may cross. In this case, the client receives
-//! both answers. The keys existed, so the operation continues, whereas PyTorch reports a timeout.
+//! both answers. The keys existed, so the operation continues. PyTorch reports a timeout instead.
 
 use std::time::Duration;
 

@@ -184,8 +184,8 @@ fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// `true` if `bytes` can be the beginning of the file of a store.
 ///
-/// The first record of such a file counts its first user, so bytes that are too few to show a key
-/// must begin with the length of that key.
+/// The first record of such a file counts its first user. Bytes that are too few to show a key must
+/// therefore be a prefix of the length field of that key.
 fn may_begin_a_file(bytes: &[u8]) -> bool {
     let length = (OPEN_COUNT.len() as u32).to_le_bytes();
     bytes.len() > LENGTH || length.starts_with(bytes)

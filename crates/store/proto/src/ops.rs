@@ -210,7 +210,9 @@ impl Operations {
         self.offer(name);
     }
 
-    /// Returns the length of a queue before the pop, and its first entry.
+    /// Removes the first entry of a queue.
+    ///
+    /// Returns the length before the removal, and the entry.
     pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<StoredValue>) {
         (self.keyspace.queue_len(name), self.keyspace.pop(name))
     }

@@ -21,7 +21,7 @@ pub struct Status {
     pub nodes: u32,
     /// Number of restarts that have been used.
     pub restarts: u32,
-    /// Largest number of restarts.
+    /// `--max-restarts`.
     pub most_restarts: u32,
     /// The wait of this phase, once it takes long.
     pub awaited: Option<AwaitedText>,
@@ -80,7 +80,7 @@ pub enum Phase {
 
 impl Status {
     /// Returns the row in at most `width` columns.
-    /// To fit, the row omits node names and advice before times.
+    /// To fit, the row omits node names, then advice, and then cuts its first part.
     pub fn row(&self, now: Mono, width: usize) -> String {
         let mut parts = Vec::new();
         let mut phase = |text: &str| parts.push(Part::kept(text.to_owned()));

@@ -20,7 +20,6 @@ use crate::wire::message::Part;
 /// Number of ticks after which an unacknowledged snapshot is sent again.
 const OVERDUE_TICKS: u32 = 40;
 
-/// Voter indexes of members.
 type VoterIndices = BTreeMap<VoterId, u8>;
 
 pub(super) fn wrap(at: Now, configuration: &Configuration, state: &[u8]) -> Vec<u8> {

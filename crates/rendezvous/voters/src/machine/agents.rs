@@ -10,7 +10,7 @@ use rdzv_core::time::Mono;
 
 /// Time within which an agent reports that it searches for the coordinator.
 ///
-/// After this time without a report, it counts as an agent of an earlier version, which asks only
+/// After this time without a report, the agent counts as one of an earlier version, which asks only
 /// at the endpoint.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 

@@ -164,7 +164,7 @@ impl Voter {
 
     /// Continues the group alone if this process has the newest memory.
     ///
-    /// Every member that any process remembers must be matched by a connected process.
+    /// Every voter that any process remembers must be matched by a connected process.
     pub(super) fn take_over_if_all_are_here(&mut self, now: Now) {
         if self.group.is_some() || self.has_retired {
             return;

@@ -187,9 +187,9 @@ fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError
 /// Acquires the lock, and waits for it until the deadline.
 ///
 /// flock has no timeout, and repeated attempts would starve among processes that queue for the
-/// lock. A separate thread therefore queues for the lock. If the wait times out, that thread stays
-/// until the holder releases the lock. The thread then acquires the lock, finds that no call waits
-/// for it, and closes the file.
+/// lock. A separate thread therefore queues for the lock. If the wait times out or is interrupted,
+/// that thread stays until the holder releases the lock. The thread then acquires the lock, finds
+/// that no call waits for it, and closes the file.
 fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
     loop {
         let tried = if shared {
@@ -199,7 +199,7 @@ fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
         };
         match tried {
             Ok(()) => return Ok(file),
-            // A file system of another host may let a signal interrupt it.
+            // On a network file system, a signal may interrupt the call.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) => break,

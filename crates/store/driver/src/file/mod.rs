@@ -8,7 +8,8 @@
 //! * A record is written with one `write` call. Readers skip a torn record that another writer
 //!   left, and the next writer truncates it. PyTorch retries such a read without a limit.
 //! * A waiter sleeps until the file changes (see `watch.rs`). PyTorch polls 100 times a second.
-//! * A wait for the lock ends when the timeout expires, with an error that names the lock.
+//! * A wait for the lock ends after the timeout, but at the earliest after 1 s, with an error that
+//!   names the lock.
 //! * The last store object removes the file while it holds the lock. Processes that were waiting
 //!   for the lock then continue with a new file.
 //! * `append`, `multi_set` and `multi_get` are atomic, unless a `multi_set` fails or its process
@@ -60,7 +61,7 @@ fn special(path: &Path) -> Option<&'static str> {
 }
 
 /// Store in a file.
-/// The file is removed when the last of `world_size` objects is dropped.
+/// With a world size, the last of its objects removes the file; see [`FileStore::open`].
 pub struct FileStore {
     path: PathBuf,
     world_size: Option<u32>,
@@ -130,7 +131,7 @@ impl FileStore {
         &self.path
     }
 
-    /// Waits until a value differs from `known`, and returns the new value.
+    /// Waits until the value of a key differs from `known`, and returns the new value.
     /// A `known` of `None` means that the key does not exist. Returns `None` if the key has been
     /// removed.
     ///

@@ -60,12 +60,12 @@ impl Watch {
         }
     }
 
-    /// `true` if this watches the file that was seen last.
+    /// `true` if the watch was set for the file with this identity.
     pub(super) fn is_on(&self, identity: Option<Identity>) -> bool {
         self.watched == identity
     }
 
-    /// Sleeps until the file may have changed, at most `most`.
+    /// Sleeps until the file may have changed, for at most `most`.
     pub(super) fn wait(&self, most: Option<Duration>) {
         let span = most.map_or(self.interval, |most| most.min(self.interval));
         let span = Timespec::try_from(span).expect("the interval is short");

@@ -33,7 +33,7 @@ pub(super) enum Ended {
     TimedOut(Duration),
 }
 
-/// A connection, and the known reasons for its failure.
+/// A connection, and the reason for its failure, if it has failed.
 #[derive(Debug)]
 pub(super) struct Connected {
     link: Link,
@@ -200,8 +200,9 @@ impl Connected {
         }
     }
 
-    /// Returns the keys that do not exist now.
-    /// The result is only used in the text of an error, so a failed check counts as missing.
+    /// Returns the keys that do not exist now, among the first [`MOST_EXAMINED`].
+    /// The result is only used in the text of an error, so a failed check counts as missing. A
+    /// single key is not checked.
     fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
         let [_, _, ..] = keys else {
             return keys.iter().map(|key| text(key)).collect();

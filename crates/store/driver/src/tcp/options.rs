@@ -60,8 +60,8 @@ pub struct TcpStoreOptions {
     /// For a master: limits of the server.
     pub limits: Limits,
     /// For a master: `true` if an agent may host the store at this port.
-    /// Corresponds to `TORCHELASTIC_USE_AGENT_STORE`. If the port is in use, this process then
-    /// becomes a client of the agent's store. The default is `false`.
+    /// Corresponds to `TORCHELASTIC_USE_AGENT_STORE`. If this process cannot listen on the port,
+    /// it then becomes a client of the agent's store. The default is `false`.
     pub agent_hosts: bool,
     /// For a master: handler for requests that are not store requests.
     /// A shared server keeps its own extension.

@@ -9,7 +9,7 @@ use crate::wire::request::{Access, NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
-    /// Executes a request that took `size` bytes on the wire.
+    /// Executes a request of `size` bytes, without bodies in their own buffers.
     ///
     /// Woken connections are answered before the request itself is, so that a connection whose
     /// request ends its own wait receives its replies in the order of its requests.

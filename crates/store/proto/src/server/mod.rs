@@ -12,7 +12,7 @@
 //! the outputs. The machine executes the requests in the piece immediately, until they have used
 //! the work of one turn ([`TURN_WORK`]). The rest is held, and the connection is paused until its
 //! next turn. After [`Output::Yield`], the driver serves every other ready connection, and then
-//! passes [`Input::Turn`]. Therefore, no connection is served twice before every ready connection
+//! passes [`Input::Turn`]. No connection is therefore served twice before every ready connection
 //! was served once. Requests about many keys are split into steps (`lists.rs`), so no request takes
 //! longer than about one turn.
 //!

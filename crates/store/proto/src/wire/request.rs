@@ -17,7 +17,8 @@ use crate::limits::Limits;
 /// The number that a client sends in `VALIDATE`, before anything else.
 pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 
-/// The ranges of opcodes, with the protocol of each. Other numbers are free.
+/// The ranges of opcodes, each reserved for one protocol. Other numbers are free.
+/// No request has an opcode in the ranges of `relay` and `status` yet.
 pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),
     ("rendezvous", 0x20..=0x2b),
@@ -260,7 +261,7 @@ pub(super) fn is_extension(byte: u8, limits: &Limits) -> bool {
 }
 
 /// Writes `VALIDATE` and `PING`, the first bytes of a connection.
-/// The answer is the nonce.
+/// The answer is the nonce, or the reply to a probe; see [`NATIVE_PROBE`].
 pub fn preamble(out: &mut Vec<u8>, nonce: u32) {
     out.push(Opcode::Validate.byte());
     out.extend_from_slice(&VALIDATE_MAGIC.to_le_bytes());

@@ -58,11 +58,11 @@ pub struct NativeOptions {
     pub settings: Settings,
     /// This agent. Other nodes reach the workers' store at its address.
     pub node: NodeDesc,
-    /// Policy of the workers' store, and of the stores of others.
+    /// Policy for the workers' store, and for the stores that this agent connects to.
     pub policy: StorePolicy,
     /// Program of its workers.
     pub program: Option<Program>,
-    /// Sockets and notes for the agent that replaces this one.
+    /// Sockets and records for the agent that replaces this one.
     pub kept: Option<Kept>,
     /// `true` if the kernel kills the workers when this process ends.
     pub ends_workers: bool,

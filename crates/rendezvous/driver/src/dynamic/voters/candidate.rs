@@ -48,11 +48,11 @@ pub type StartVoter = Box<dyn Fn(&[String]) -> Result<TcpStoreServer, StoreError
 pub struct VoterCandidate {
     /// Endpoint of the job.
     pub endpoint: Endpoint,
-    /// Closure that starts a voter; `None` if this server is at the endpoint.
+    /// Closure that starts a voter; `None` if this process serves the endpoint.
     pub start: Option<StartVoter>,
     /// Server of the voter, once the agent is one.
     pub voter: OwnVoter,
-    /// Note for the next agent on this node.
+    /// Record for the next agent on this node.
     pub note: Option<NoteFile>,
     /// Redirect at the endpoint, if the endpoint is on this machine.
     pub redirect: Option<Redirect>,

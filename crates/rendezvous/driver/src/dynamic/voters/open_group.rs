@@ -3,7 +3,7 @@
 //! The agent at the endpoint runs the first voter, which coordinates immediately. Other agents
 //! become voters on request of the coordinator ([`VoterCandidate`]). Each of them then has a server
 //! at a separate port, or at the endpoint if no process listens there. The agent that replaces a
-//! killed agent finds its sockets, and a note with the endpoints of the other members.
+//! killed agent finds its sockets, and a record with the endpoints of the other members.
 
 use std::net::TcpListener;
 use std::{io, slice};
@@ -26,7 +26,7 @@ use crate::{Kept, Onlookers};
 /// Endpoint of the job, with the options and onlookers of this agent.
 pub(in crate::dynamic) type Site<'a> = (&'a Endpoint, &'a Options, &'a Onlookers);
 
-/// Sockets and note of the previous agent.
+/// Sockets and record of the previous agent.
 pub(in crate::dynamic) struct Left {
     /// Sockets of the previous agent, if it was a voter.
     listeners: Vec<TcpListener>,
@@ -34,10 +34,10 @@ pub(in crate::dynamic) struct Left {
 }
 
 impl Left {
-    /// Reads the note of an agent that knew other members, or was alone elsewhere.
+    /// Reads the record of an agent that knew other members, or was alone elsewhere.
     ///
-    /// "Elsewhere" means that it was the only member, but not at the endpoint. `None` for any other
-    /// agent.
+    /// "Alone elsewhere" means that the agent was the only member, but not at the endpoint. `None`
+    /// for any other agent.
     pub(in crate::dynamic) fn by_member(
         endpoint: &Endpoint,
         options: &Options,
@@ -99,7 +99,7 @@ pub(in crate::dynamic) fn origin(listeners: &[TcpListener], options: &Options) -
     }
 }
 
-/// Opens the previous agent's note, which is also the note for the next one.
+/// Opens the previous agent's record, which is also the record for the next one.
 fn note_file(kept: &Kept, options: &Options) -> io::Result<NoteFile> {
     let mut note = NoteFile::over(kept.coordinator_slots()?, options.coordinator_timeout);
     note.reopen()?;
@@ -109,7 +109,7 @@ fn note_file(kept: &Kept, options: &Options) -> io::Result<NoteFile> {
 /// Returns the endpoint of the previous agent, if it was a member there.
 ///
 /// An agent that was killed between the request to vote and its membership has left sockets that
-/// its note does not mention.
+/// its record does not mention.
 fn endpoint_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
     let endpoint = Endpoint::parse(&note.address, 0).ok()?;
     let mut bound = listeners
@@ -156,7 +156,7 @@ pub(in crate::dynamic) fn candidate(
     address: Option<String>,
     is_here: bool,
 ) -> VoterCandidate {
-    // A voter writes the note itself.
+    // A voter writes the record itself.
     let is_voter = address.is_none() || voter.lock().is_some();
     let kept = options.kept.as_ref().filter(|_| !is_voter);
     let note = kept.and_then(|kept| note_file(kept, options).ok());

@@ -155,8 +155,9 @@ impl Search {
 
     /// Asks the endpoints until one of them is the coordinator.
     ///
-    /// It asks each endpoint at most once, and also the endpoint that another one names. Each
-    /// attempt takes at most `longest`.
+    /// It asks the endpoints in turn. If a voter names an endpoint, it asks that endpoint next. It
+    /// makes at most one attempt more than there are endpoints. Each step of an attempt (such as
+    /// the connection or the answer) takes at most `longest`.
     ///
     /// # Errors
     ///
@@ -256,7 +257,8 @@ enum Answer {
 
 /// Asks one endpoint.
 ///
-/// For each of its addresses, the connection and the answer each take at most `within`.
+/// Name resolution takes at most `within`. For each of its addresses, the connection, the proof of
+/// membership and each answer take at most `within`.
 fn ask(
     endpoint: &Endpoint,
     credentials: &Credentials,
@@ -300,7 +302,7 @@ fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<
     read_exact(&mut channel, &mut body, within)?;
     match ControlFrame::read(opcode, &body) {
         Ok(ControlFrame::Elsewhere { address, .. }) => Ok(Some(address)),
-        Ok(_) => Err(io::Error::other("its answer is about another key")),
+        Ok(_) => Err(io::Error::other("it answered with another frame")),
         Err(error) => Err(io::Error::other(error)),
     }
 }

@@ -66,7 +66,7 @@ impl StoreVoter {
 
     /// Listens on the first endpoint in `endpoints` that is local and not in use.
     ///
-    /// Returns `None` if other processes use all local endpoints.
+    /// Returns `None` if this process can listen on none of the local endpoints.
     ///
     /// # Errors
     ///

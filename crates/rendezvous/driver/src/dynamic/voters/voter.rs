@@ -27,7 +27,7 @@ use crate::{GroupEvent, Kept, NodeState, Onlookers, RendezvousEvent};
 #[derive(Debug)]
 pub(super) struct VoterOptions {
     pub(super) settings: Settings,
-    /// Note for the next process on this node; only in an open group.
+    /// Record for the next process on this node; only in an open group.
     pub(super) note: Option<NoteFile>,
     /// Credentials that prove that this process belongs to the job.
     pub(super) credentials: Credentials,
@@ -109,7 +109,7 @@ struct VoterHost {
     credentials: Credentials,
     /// First frame of each connection.
     greeting: Vec<u8>,
-    /// Note for the next process on this node.
+    /// Record for the next process on this node.
     note: Option<NoteFile>,
     /// Keys that the coordinator here has stored, unknown to the next one.
     stored: BTreeSet<Vec<u8>>,

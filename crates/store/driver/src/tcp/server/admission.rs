@@ -20,7 +20,7 @@ use rdzv_trust::{Credentials, Session};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Clients that need not prove the token, because PyTorch's clients cannot.
+/// Clients that need not prove membership, because PyTorch's clients cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TorchClients {
     /// No client.

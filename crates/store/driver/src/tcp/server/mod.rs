@@ -62,8 +62,8 @@ pub struct ServerOptions {
 }
 
 /// A running c10d store server.
-/// Dropping it stops the server without an error, and the stored data is lost. The server stops
-/// immediately, or when its extension lets it end.
+/// Dropping it stops the server, and the stored data is lost. The server stops immediately, or when
+/// its extension lets it end.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
@@ -80,7 +80,7 @@ pub struct TcpStoreServer {
 /// dropped without a message.
 pub type Pinger = Arc<dyn Fn(mpsc::Sender<()>) + Send + Sync>;
 
-/// Number of bytes that a server has transferred since it started.
+/// Traffic of a server since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServerTraffic {
     /// Number of bytes received in requests.

@@ -83,7 +83,7 @@ pub(super) struct Service {
     /// Outputs taken from the machine and not applied yet.
     outputs: VecDeque<Output>,
     /// Connections that may have unread data, with their reported events.
-    /// The kernel does not report their end again, so the next iteration reads from them again.
+    /// The kernel does not report these events again, so the next iteration reads from them again.
     again: Vec<(ConnId, EventFlags)>,
     /// Connections with more replies than were sent at a time.
     /// The rest is sent in the next iteration.
