@@ -51,7 +51,8 @@ pub(crate) struct HangArgs {
     /// a failure, up to --max-restarts times; `fail` also ends the run. After --hang-timeout on
     /// several nodes, they stop the workers on the nodes whose ranks are not where the others are,
     /// or on all nodes. If a node runs without --hang-timeout, the other nodes stop workers only if
-    /// py-spy shows that one of these workers is in neither a collective nor a backward pass.
+    /// py-spy shows that one of these workers is stopped, or is not in a collective, a backward
+    /// pass or `torch.cuda`.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }
