@@ -28,6 +28,8 @@ pub struct Stop<'a> {
     pub ranks: &'a [u32],
     /// Time until SIGKILL.
     pub left: Duration,
+    /// Time of the first request, of which the second one leaves a quarter.
+    pub shutdown_timeout: Duration,
 }
 
 impl Stop<'_> {
@@ -39,7 +41,11 @@ impl Stop<'_> {
             signal => signal::in_words(signal),
         };
         let who = ranks(self.ranks);
-        let have = if self.ranks.len() == 1 { "has" } else { "have" };
+        let (have, them) = if self.ranks.len() == 1 {
+            ("has", "it")
+        } else {
+            ("have", "them")
+        };
         if self.ranks.is_empty() {
             return format!("{again}: no worker is running; the run ends");
         }
@@ -53,11 +59,11 @@ impl Stop<'_> {
         match self.request {
             0 | 1 => format!(
                 "{again}: {who} {have} {left} to exit; a second {again} leaves {}, a third kills \
-                 them",
-                time(self.left / 4)
+                 {them}",
+                time(self.left.min(self.shutdown_timeout / 4))
             ),
             2 => {
-                format!("{again}: {who} {have} {left} left to exit; one more {again} kills them")
+                format!("{again}: {who} {have} {left} left to exit; one more {again} kills {them}")
             }
             _ => format!("{again}: {who} {have} {left} left to exit"),
         }
@@ -124,6 +130,7 @@ mod tests {
             request: 1,
             ranks: &all,
             left: Duration::from_secs(30),
+            shutdown_timeout: Duration::from_secs(30),
         };
         assert_eq!(
             stop.sentence(),
@@ -134,10 +141,11 @@ mod tests {
             request: 2,
             ranks: &[3],
             left: Duration::from_millis(7_500),
+            ..stop
         };
         assert_eq!(
             stop.sentence(),
-            "SIGTERM: rank 3 has 7.5 s left to exit; one more SIGTERM kills them"
+            "SIGTERM: rank 3 has 7.5 s left to exit; one more SIGTERM kills it"
         );
         let stop = Stop {
             request: 3,

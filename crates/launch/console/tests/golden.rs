@@ -45,6 +45,7 @@ fn sentences(width: usize) -> String {
             request,
             ranks: &ranks,
             left: Duration::from_secs(seconds),
+            shutdown_timeout: Duration::from_secs(30),
         };
         stop.lines(width)
     };

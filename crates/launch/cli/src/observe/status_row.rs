@@ -92,6 +92,7 @@ impl StatusRow {
             requests,
             left: self.left(),
             deadline,
+            shutdown_timeout: self.shutdown_timeout,
         };
     }
 }

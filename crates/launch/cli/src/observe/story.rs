@@ -154,6 +154,7 @@ impl Story {
             request: self.stops,
             ranks: &ranks,
             left,
+            shutdown_timeout: self.shutdown_timeout,
         };
         stop.lines(width)
     }

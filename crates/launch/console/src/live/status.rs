@@ -71,6 +71,8 @@ pub enum Phase {
         left: Vec<u32>,
         /// Time of SIGKILL.
         deadline: Mono,
+        /// Time of the first request.
+        shutdown_timeout: Duration,
     },
     /// The agent stops the remaining workers before the next attempt.
     Restarting,
@@ -97,12 +99,14 @@ impl Status {
                 requests,
                 left: ranks,
                 deadline,
+                shutdown_timeout,
             } => {
                 let stop = Stop {
                     signal: *signal,
                     request: *requests,
                     ranks,
                     left: left(*deadline),
+                    shutdown_timeout: *shutdown_timeout,
                 };
                 parts.extend(sentence(stop.sentence().split("; ")));
             }
@@ -205,10 +209,11 @@ mod tests {
             requests: 1,
             left: vec![1, 3],
             deadline: after(30),
+            shutdown_timeout: Duration::from_secs(30),
         };
         assert_eq!(
             row(stopping, 2),
-            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.0 s, a third kills them \
+            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.5 s, a third kills them \
              \u{b7} 0:02"
         );
     }
@@ -289,12 +294,13 @@ no store has \u{2026} \u{b7} 14:56 left \u{b7} 0:04
                 requests: 1,
                 left: vec![1, 3],
                 deadline: after(30),
+                shutdown_timeout: Duration::from_secs(30),
             },
             Mono::ZERO,
         );
         assert_eq!(
             stopping.row(after(2), 79),
-            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.0 s \u{b7} 0:02"
+            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.5 s \u{b7} 0:02"
         );
     }
 

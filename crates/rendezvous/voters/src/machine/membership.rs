@@ -46,8 +46,11 @@ impl Voter {
             (self.settings.endpoints.iter()).position(|endpoint| endpoint == address)
         };
         let Some(index) = index.filter(|index| *index != self.settings.own) else {
-            let why =
-                "its endpoint is not in the list of voters; start all agents with the same list";
+            let why = if self.open.is_some() {
+                "it has the endpoint of this voter, or there are too many endpoints"
+            } else {
+                "its endpoint is not in the list of voters; start all agents with the same list"
+            };
             self.unsuitable(address, why);
             return self.close(from, why);
         };
