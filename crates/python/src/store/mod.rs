@@ -422,7 +422,7 @@ impl StoreObject {
     /// Then ``append``, ``multi_get`` and ``multi_set`` are single operations.
     ///
     /// Returns:
-    ///     bool: True, except for a store of torch that lacks them.
+    ///     bool: False for a ``FileStore``, and for a store of torch that lacks them.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().has_extended_api()

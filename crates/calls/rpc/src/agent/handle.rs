@@ -29,11 +29,11 @@ pub struct Traffic {
     pub calls: u64,
     /// Number of those calls that failed.
     pub failures: u64,
-    /// Number of calls that this worker has begun to serve, including calls to itself.
+    /// Number of calls, its own included, that this worker has begun to serve.
     pub served: u64,
     /// Number of calls from this worker that are in flight.
     pub in_flight: u64,
-    /// Number of calls that this worker is currently serving, including calls to itself.
+    /// Number of calls, its own included, that this worker currently serves.
     pub running: u64,
     /// Number of connections that this worker has opened, including one to itself.
     pub connections: u64,

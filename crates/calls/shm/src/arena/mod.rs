@@ -58,7 +58,7 @@ struct Shared {
     orphaned: Mutex<Vec<Orphaned>>,
 }
 
-/// Leases of a closed connection, over which the peer can no longer release them.
+/// Leases of a closed connection; the peer can no longer release them.
 #[derive(Debug)]
 struct Orphaned {
     /// Socket that is hung up when the peer has dropped everything.
