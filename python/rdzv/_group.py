@@ -568,7 +568,7 @@ class Group:
         Raises:
             pickle.UnpicklingError: with ``trusted=False``, an object refers to something that is
                 not allowed. The group stays usable.
-            TypeError: the object cannot be pickled; nothing is sent.
+            TypeError, AttributeError or pickle.PicklingError: the object cannot be pickled; nothing is sent.
 
         Example:
             >>> import rdzv
@@ -596,7 +596,8 @@ class Group:
             The object; at the root ``obj`` itself.
 
         Raises:
-            pickle.UnpicklingError, TypeError, CollectiveError: as for :meth:`all_gather_objects`.
+            pickle.UnpicklingError, TypeError, AttributeError, pickle.PicklingError, CollectiveError: as for
+                :meth:`all_gather_objects`.
 
         Example:
             >>> import rdzv
