@@ -45,7 +45,6 @@ use crate::handle::{Ending, Origin};
 use crate::interrupt::{SLICE, detach};
 use crate::timeout::timeout;
 
-/// Adds the classes of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeGroup>()?;
     module.add_class::<NativeWork>()

@@ -27,7 +27,6 @@ use crate::handle::Handle;
 use crate::interrupt::{detach, detached, is_to_end};
 use crate::timeout::{timedelta, timeout};
 
-/// Adds the classes of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<StoreObject>()?;
     module.add_class::<kinds::TcpStoreObject>()?;
