@@ -176,7 +176,7 @@ class CollectiveError(Error):
     Attributes:
         rank (int | None): the rank of this process.
         peer (int | None): the rank at fault, if it is known; with several ranks, the first of ``peers``.
-        peers (tuple[int, ...]): the ranks at fault, as far as they are known, for example all missing ranks.
+        peers (tuple[int, ...]): the known ranks at fault, for example all missing ranks.
         operation (str | None): the call, e.g. ``"all_reduce"``.
         cause (str | None): ``mismatch``, ``timeout``, ``lost``, ``refused``, ``interrupted``, ``broken``, ``store``,
             ``system``, ``object`` or ``other``.
