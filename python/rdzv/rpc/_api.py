@@ -195,7 +195,8 @@ def rpc_sync(
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
-        func (callable): the function; the callee must have registered it under the same name.
+        func (callable): the function; by default, the callee must have registered it under the same
+            name.
         args (tuple): arguments of the function.
         kwargs (dict | None): keyword arguments of the function.
         timeout (float): timeout in seconds; ``math.inf``: none. Default: the agent's timeout.
