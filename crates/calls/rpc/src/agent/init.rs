@@ -230,7 +230,7 @@ impl RpcAgentBuilder {
 impl RpcAgent {
     /// Shuts the agent down gracefully, and stops it even after an error.
     ///
-    /// The agent rejects new calls and waits for its calls in flight. In a static group it then
+    /// The agent makes no new calls, and waits for its calls in flight. In a static group it then
     /// waits for the other members; in a dynamic group it leaves. This returns immediately if the
     /// agent has already stopped. If another thread is already shutting the agent down, this waits
     /// for that thread.
