@@ -175,8 +175,8 @@ class CollectiveError(Error):
 
     Attributes:
         rank (int | None): the rank of this process.
-        peer (int | None): the rank at fault, if it is known.
-        peers (tuple[int, ...]): all ranks that the operation still waited for, if more than one is known.
+        peer (int | None): the rank at fault, if it is known; with several ranks, the first of ``peers``.
+        peers (tuple[int, ...]): the known ranks at fault, for example all missing ranks.
         operation (str | None): the call, e.g. ``"all_reduce"``.
         cause (str | None): ``mismatch``, ``timeout``, ``lost``, ``refused``, ``interrupted``, ``broken``, ``store``,
             ``system``, ``object`` or ``other``.
@@ -204,7 +204,10 @@ class CollectiveError(Error):
 
 
 class CollectiveTimeout(CollectiveError, TimeoutError):
-    """A rank did not participate in an operation in time; the group broke."""
+    """An operation did not end in time.
+
+    The group is broken, unless the timeout was that of :meth:`Work.wait`; then the operation continues.
+    """
 
 
 class RankLost(CollectiveError, ConnectionError):

@@ -456,7 +456,8 @@ class Group:
         """Sends an array to one rank, which calls :meth:`recv`.
 
         The other ranks do not participate. The call returns when the values are in flight and the
-        array can be reused. With more than 64 KiB, the other rank must have a matching receive.
+        array can be reused. A message of more than 64 KiB first waits for its receive. So does a
+        shorter one if more than 256 KiB from this rank would otherwise wait at the other rank.
         Messages and collective operations need no common order.
 
         Args:
@@ -556,7 +557,8 @@ class Group:
         Args:
             obj: any object that can be pickled.
             trusted (bool): True if pickles from other ranks may refer to any function or class.
-                With False, they can contain only builtin types and numpy arrays.
+                With False, they can contain only builtin types, numpy arrays, and a few types of
+                ``collections`` and ``datetime``.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work` that has the list.
 
@@ -566,7 +568,7 @@ class Group:
         Raises:
             pickle.UnpicklingError: with ``trusted=False``, an object refers to something that is
                 not allowed. The group stays usable.
-            TypeError: the object cannot be pickled; nothing is sent.
+            TypeError, AttributeError or pickle.PicklingError: the object cannot be pickled; nothing is sent.
 
         Example:
             >>> import rdzv
@@ -594,7 +596,8 @@ class Group:
             The object; at the root ``obj`` itself.
 
         Raises:
-            pickle.UnpicklingError, TypeError, CollectiveError: as for :meth:`all_gather_objects`.
+            pickle.UnpicklingError, TypeError, AttributeError, pickle.PicklingError, CollectiveError: as for
+                :meth:`all_gather_objects`.
 
         Example:
             >>> import rdzv

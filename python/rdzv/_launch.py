@@ -72,8 +72,8 @@ def launch(
         nnodes (int | str): number of nodes, or ``"MIN:MAX"``. Default 1. With several nodes, each of them calls
             ``launch`` with ``rdzv_backend`` and ``rdzv_endpoint``.
         max_restarts (int): maximum number of restarts after failures. Default 0.
-        config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`. Arguments of ``launch`` override
-            them.
+        config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`. ``flags``, and ``nprocs``,
+            ``nnodes`` and ``max_restarts`` if they differ from their defaults, override them.
         start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: notebook functions, local
             functions and lambdas. ``"pickle"`` uses cloudpickle if it is installed.
         timeout (float | timedelta | None): time limit for the whole run, in seconds. Default ``None``: no limit.

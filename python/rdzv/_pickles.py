@@ -27,8 +27,8 @@ class _Restricted(pickle.Unpickler):
         if name in _ADMITTED.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(
-            f"the object refers to {module}.{name}, which is not allowed in an untrusted pickle; only builtin types "
-            "and numpy arrays are read with trusted=False"
+            f"the object refers to {module}.{name}, which is not allowed in an untrusted pickle; trusted=False admits "
+            "only builtin types, numpy arrays, and a few types of collections and datetime"
         )
 
 

@@ -3,8 +3,8 @@
 //! If a thread requests the interpreter while the interpreter ends, Python (up to 3.13) unwinds the
 //! thread from wherever it is. Frames of Rust then abort the process. Therefore, once the end has
 //! begun, only the thread that ends the interpreter returns to it. Every other thread stays
-//! detached forever ([`stay`]). The end waits until no other thread runs Python code called by this
-//! crate ([`below`]).
+//! detached forever ([`stay`]). The end waits for up to 500 ms until no other thread runs Python
+//! code called by this crate ([`below`]).
 
 mod approach;
 
@@ -77,7 +77,7 @@ impl Drop for Below {
 
 /// Runs code that calls Python functions.
 ///
-/// The end of the interpreter waits for it.
+/// The end of the interpreter waits for it, for up to 500 ms.
 pub(crate) fn below<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
     let entered = Below::enter();
     if entered.is_none() && must_stay() {

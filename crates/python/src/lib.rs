@@ -8,7 +8,7 @@
 //! - Numbers, keys, values and timeouts from Python are checked immediately (`argument`,
 //!   `timeout`).
 //! - The state of Python objects is in a `handle`, which handles `close()`, forks and the end of
-//!   the interpreter. No other state outlives a call.
+//!   the interpreter. Other state that outlives a call is common to the process.
 //! - The classes of exceptions are Python classes (`rdzv._errors`), so that they can have two base
 //!   classes and be pickled (`errors`).
 

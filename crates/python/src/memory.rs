@@ -646,7 +646,7 @@ type View = *mut ffi::Py_buffer;
 
 /// Received memory with the buffer protocol.
 ///
-/// Python may write to it unless it is leased from the sender.
+/// Python may write to it unless it is in an arena of the sender or of this process.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
 pub(crate) struct Received {
     memory: Own<Bytes>,

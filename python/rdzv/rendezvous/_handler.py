@@ -144,7 +144,7 @@ class RendezvousHandler(ABC):
         """Returns the run id of the job.
 
         Returns:
-            str: the name.
+            str: the run id.
         """
 
     @abstractmethod
@@ -175,7 +175,7 @@ class NativeRendezvousHandler(RendezvousHandler):
 
     def __init__(self, params: RendezvousParameters):
         if not params.run_id and params.backend != "static":
-            raise ValueError("the run id is empty: all nodes of a job need the same name for it")
+            raise ValueError("the run id is empty: all nodes of a job need the same run id")
         self.params = params
         self._native: "Rendezvous | None" = None
 
@@ -216,7 +216,7 @@ class NativeRendezvousHandler(RendezvousHandler):
         """Returns the run id of the job.
 
         Returns:
-            str: the name.
+            str: the run id.
 
         Example:
             >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters

@@ -32,7 +32,7 @@ def init_rpc(
     """Makes this process a worker that makes calls and serves calls.
 
     With a world size, this function returns when all workers have joined. In a dynamic group, it
-    returns when this worker has joined.
+    returns when all live members know this worker.
 
     Args:
         name (str): name of the worker: 1 to 127 letters, digits, ``-``, ``_`` and ``:``. It must be
@@ -42,7 +42,7 @@ def init_rpc(
         rank (int): rank of the worker, which is its id. Default: the rank from the init method, for
             example ``RANK`` with ``env://``.
         world_size (int | None): number of workers in a static group. Default and 0: a dynamic
-            group, or ``WORLD_SIZE`` in a worker of ``rdzv run``.
+            group.
         rpc_backend_options (RpcOptions | None): options of the backend.
         store (Store | None): store through which the workers find each other. Default: the store of
             ``init_method``.
@@ -195,7 +195,8 @@ def rpc_sync(
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
-        func (callable): the function; the callee must have registered it under the same name.
+        func (callable): the function; by default, the callee must have registered it under the same
+            name.
         args (tuple): arguments of the function.
         kwargs (dict | None): keyword arguments of the function.
         timeout (float): timeout in seconds; ``math.inf``: none. Default: the agent's timeout.
@@ -423,7 +424,7 @@ def caller() -> WorkerInfo | None:
 def is_cancelled() -> bool:
     """Returns True if the caller no longer waits for the result of this call.
 
-    The call has timed out, or the caller has cancelled it.
+    The call has timed out, the caller has cancelled it, or the connection to the caller has ended.
 
     Returns:
         bool: always False outside a call.

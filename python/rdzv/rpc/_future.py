@@ -200,7 +200,7 @@ class Future(Generic[T]):
         Args:
             callback (callable): function that gets this future, which has completed. It runs on a
                 thread of the agent, or on the thread that waits for or sets the result. If the
-                result has already arrived, it runs immediately.
+                result was already read or set, it runs immediately.
 
         Returns:
             Future: the future of the return value or exception of the callback.
@@ -233,7 +233,7 @@ class Future(Generic[T]):
         Args:
             callback (callable): function that gets this future. It runs in the context of this
                 call, on a thread of the agent, or on the thread that waits for or sets the result.
-                If the result has already arrived, it runs immediately.
+                If the result was already read or set, it runs immediately.
 
         Example:
             >>> from rdzv import rpc

@@ -142,8 +142,8 @@ class RRef(Generic[T]):
 
         Example:
             >>> from rdzv import rpc
-            >>> def length(rref: rpc.RRef) -> int:
-            ...     return rref.rpc_sync().__len__()
+            >>> def size(rref: rpc.RRef) -> int:
+            ...     return rref.rpc_sync().size()
         """
         return _Proxy(self, _agent.RdzvAgent.call_sync, timeout)
 

@@ -76,7 +76,7 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
     def __init__(self, params: RendezvousParameters) -> None:
         if not params.run_id:
-            raise ValueError("the run id is empty: give the job a name with --rdzv-id")
+            raise ValueError("the run id is empty: specify it with --rdzv-id")
         self._run_id, self._backend = params.run_id, params.backend
         config = {key: str(value) for key, value in params.config.items() if value is not None}
         # Options of the static rendezvous, which torchrun passes to every backend.

@@ -7,8 +7,8 @@
 //! | `file:///path` | that file | `?rank=R` |
 //!
 //! Rank 0 hosts a TCP store, unless the agent that started the workers hosts it. Opening the store
-//! does not wait for the other workers. Forming the group does, and its errors name the missing
-//! workers. `rdzv_rendezvous::url` registers handlers for other schemes.
+//! waits for its host, but not for the other workers. Forming the group waits for all workers, and
+//! its errors name the missing ones. `rdzv_rendezvous::url` registers handlers for other schemes.
 
 use std::sync::Arc;
 use std::time::Duration;

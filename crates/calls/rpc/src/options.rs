@@ -58,8 +58,8 @@ pub struct RpcOptions {
     pub init_method: String,
     /// Maximum number of blocking handlers that run at the same time (default 16).
     ///
-    /// Completions do not use these threads. A call of the same trace as a handler that waits for a
-    /// call does not count.
+    /// Callbacks of futures do not run on these threads. Calls of the same trace as a handler that
+    /// waits for a call can exceed the maximum.
     pub num_worker_threads: u32,
     /// Device maps by callee name, from local devices to devices of the callee.
     #[serde(deserialize_with = "device_maps")]
@@ -95,7 +95,9 @@ pub struct RpcOptions {
     /// this variable for the workers of a job with a token.
     #[serde(deserialize_with = "token")]
     pub token: Option<Token>,
-    /// Certificate and key files for TLS over TCP; `None` disables TLS.
+    /// Certificate and key files for TLS over TCP.
+    ///
+    /// `None` means the certificates in [`transport`](Self::transport), which has none by default.
     pub tls: Option<TlsFiles>,
     /// Timeout for forming or joining the group (default 300 s).
     ///

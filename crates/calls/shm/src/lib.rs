@@ -29,8 +29,9 @@
 //! - Shared memory does not show the *end* of a peer. The Unix socket over which the descriptors
 //!   came reports the end as end of file, so keep that socket open.
 //!
-//! Remote calls and process groups have `unsafe` code only in this crate and in `rdzv_rpc::dlpack`.
-//! Each use states the invariant that makes it sound.
+//! Outside this crate, remote calls and process groups have `unsafe` code only in
+//! `rdzv_rpc::dlpack`, in `rdzv_cuda` and in the `memory` module of the Python extension. Each use
+//! states the invariant that makes it sound.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -4,8 +4,8 @@
 //!   offerer                                        acceptor
 //!   offer(capacity)
 //!   send message() and descriptors()  ─ socket ─►  receive
-//!                                                  accept(message, descriptors) ─► Link
-//!   taken() ─► Link                   ◄─ socket ─  "accepted", in a message of the caller
+//!                                                  accept(message, descriptors) ─► SharedLink
+//!   taken() ─► SharedLink             ◄─ socket ─  "accepted", in a message of the caller
 //! ```
 //!
 //! A refusal by the acceptor costs nothing: both sides continue over the socket.
@@ -39,7 +39,7 @@ pub struct SharedLink {
     pub consumer: Consumer,
 }
 
-/// End of an offer that the peer has yet to accept; by default a link.
+/// Offer that the peer has yet to accept; by default of a [`SharedLink`].
 #[derive(Debug)]
 pub struct Offer<T = SharedLink, const N: usize = DESCRIPTORS> {
     end: T,

@@ -60,8 +60,8 @@ pub fn send(
 /// # Errors
 ///
 /// Returns the errors of the socket, including [`io::ErrorKind::WouldBlock`];
-/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors arrived. In that case all of
-/// them are closed.
+/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors arrived, or if this process has
+/// reached its limit of open files. In that case all of the descriptors are closed.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -78,7 +78,10 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<Own
     if received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("the peer passed more than {MOST} descriptors with one message"),
+            format!(
+                "cannot receive all descriptors of a message: the peer passed more than {MOST}, or \
+                 this process has reached its limit of open files"
+            ),
         ));
     }
     Ok((received.bytes, descriptors))

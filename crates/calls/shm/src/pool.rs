@@ -130,7 +130,7 @@ impl Shared {
         Some(map)
     }
 
-    /// Returns the capacity for a buffer, rounded if the pool will keep it.
+    /// Returns the capacity for a buffer: its [`class`] if the pool can keep it.
     fn capacity(&self, length: usize) -> usize {
         let class = class(length);
         if class > self.keep {

@@ -227,7 +227,7 @@ impl Producer {
         }
     }
 
-    /// Returns the doorbell, readable when there is space; for `poll` and `epoll`.
+    /// Returns the doorbell that ends an announced sleep; for `poll` and `epoll`.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.space.as_fd()
     }
@@ -377,7 +377,7 @@ impl Consumer {
         }
     }
 
-    /// Returns the doorbell, readable when there are bytes; for `poll` and `epoll`.
+    /// Returns the doorbell that ends an announced sleep; for `poll` and `epoll`.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.data.as_fd()
     }

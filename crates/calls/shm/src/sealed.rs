@@ -1,7 +1,7 @@
 //! Memory without a name, sealed before others have it, and its mappings.
 //!
-//! A file that can shrink is dangerous: access to a mapped page behind its end causes SIGBUS. The
-//! seals of a memfd exclude that permanently, and the receiver checks them before it maps.
+//! A file that can shrink is dangerous: access to a mapped page beyond its end causes SIGBUS. The
+//! seals of a memfd rule that out permanently, and the receiver checks them before it maps.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -100,7 +100,7 @@ impl Arrays {
 
     /// Refuses arrays of another type or number of elements than `each`.
     ///
-    /// An array needs the number of elements of `each` for each rank.
+    /// A single array needs `world_size` times the elements of `each`.
     pub(super) fn check_against(&self, each: &Memory, world_size: u32) -> PyResult<()> {
         self.check_list(world_size)?;
         let Argument { operation, name } = self.argument;

@@ -8,7 +8,7 @@
 //! | `turn.rs` | order of threads that call one group |
 //! | `signals.rs` | Ctrl-C |
 //! | `callbacks.rs` | callbacks at the end of an operation |
-//! | `life.rs` | forks and the end of the interpreter |
+//! | `life.rs` | the end of the interpreter |
 //! | `errors.rs` | errors as exceptions |
 //!
 //! A synchronous operation runs on the thread that calls it, detached from the interpreter. It
@@ -45,7 +45,6 @@ use crate::handle::{Ending, Origin};
 use crate::interrupt::{SLICE, detach};
 use crate::timeout::timeout;
 
-/// Adds the classes of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeGroup>()?;
     module.add_class::<NativeWork>()

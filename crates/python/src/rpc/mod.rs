@@ -57,7 +57,6 @@ use crate::memory::{ArenaBlock, Received, TensorMemory};
 use crate::store::StoreObject;
 use crate::timeout::{FOREVER, timeout};
 
-/// Adds the classes and functions of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<AgentObject>()?;
     module.add_class::<RpcFuture>()?;

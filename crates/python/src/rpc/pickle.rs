@@ -1,9 +1,8 @@
 //! Check of a pickle before Python reads it.
 //!
-//! The check finds every name in the pickle, and verifies that Python's own pickler could have
-//! written it. Only the operations of protocols 4 and 5 are supported. Old operations are refused,
-//! because their names are hard to follow. Numbered slots of the memo are refused, because they
-//! cost memory that was never sent. The check builds no object.
+//! The check finds every name in the pickle, and refuses operations that Python's pickler does not
+//! write in protocols 4 and 5. Names in older operations are hard to follow. Numbered slots of the
+//! memo cost memory that was never sent. The check builds no object.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -44,7 +43,7 @@ type Scanned<T> = Result<T, &'static str>;
 /// Returns the names of all classes and functions in a pickle.
 ///
 /// Each is a pair of module and name. Raises ValueError if the data is not a pickle of protocol 4
-/// or 5, has wrong lengths, is nested too deep, or needs another number of buffers.
+/// or 5, has wrong lengths, is nested too deep, or needs more buffers than `buffers`.
 #[pyfunction]
 pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
     let mut scan = Scan {
@@ -188,7 +187,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Removes the last mark and the values behind it, and returns their depth.
+    /// Removes the last mark and the values after it, and returns their depth.
     fn cut_at_mark(&mut self) -> Scanned<usize> {
         let mark = self.marks.pop().ok_or("it has no mark")?;
         let behind = self.stack.get(mark..).ok_or("a mark is beyond the stack")?;

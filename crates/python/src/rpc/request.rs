@@ -166,7 +166,6 @@ impl RpcRequest {
         detach(py, || self.0.context.hang_up(reason));
     }
 
-    /// Keeps the result.
     fn keep(&self, py: Python<'_>, value: Py<PyAny>) -> PyResult<()> {
         self.answer(|caller| match caller {
             Caller::Keep(sender) => {

@@ -221,7 +221,7 @@ impl ForeignStore {
 
     /// Waits in torch; `true` if all keys exist.
     ///
-    /// The wait also ends after the timeout, or when `is_over` returns `true`.
+    /// The wait also ends after the timeout, or when `is_over` is `true`.
     fn wait_in_slices(
         &self,
         keys: &[&str],

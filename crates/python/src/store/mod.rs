@@ -27,7 +27,6 @@ use crate::handle::Handle;
 use crate::interrupt::{detach, detached, is_to_end};
 use crate::timeout::{timedelta, timeout};
 
-/// Adds the classes of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<StoreObject>()?;
     module.add_class::<kinds::TcpStoreObject>()?;
@@ -422,7 +421,7 @@ impl StoreObject {
     /// Then ``append``, ``multi_get`` and ``multi_set`` are single operations.
     ///
     /// Returns:
-    ///     bool: True, except for a store of torch that lacks them.
+    ///     bool: False for a ``FileStore``, and for a store of torch that lacks them.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().has_extended_api()

@@ -42,8 +42,8 @@ struct Serving {
 ///     tls (dict | None): PEM files: ``certificate`` and ``key`` of this process, and
 ///         ``authorities`` that signed the certificates of the clients. Default None: no TLS.
 ///     torch_clients (str): PyTorch's clients to accept despite a token or TLS, although they can
-///         prove nothing. ``"job"``, the default, accepts clients of this host, and of addresses
-///         from which the token was proven. ``"deny"`` accepts none, and ``"any"`` all.
+///         prove nothing. ``"job"``, the default, accepts clients over loopback, and from
+///         addresses from which the token was proven. ``"deny"`` accepts none, and ``"any"`` all.
 ///
 /// Raises:
 ///     StoreError: the address or port cannot be used.

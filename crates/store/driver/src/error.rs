@@ -188,7 +188,7 @@ pub enum StoreError {
         key: String,
     },
     /// The value under the key is not a number (`add`, `barrier`).
-    #[error("cannot add to key {}: its value {value:?} is not a number (stoll)", shown(.key))]
+    #[error("cannot add to key {}: its value {value:?} is not a number", shown(.key))]
     NotANumber {
         /// Key whose value is not a number.
         key: String,

@@ -29,13 +29,13 @@ pub struct Traffic {
     pub calls: u64,
     /// Number of those calls that failed.
     pub failures: u64,
-    /// Number of calls from other workers that this worker has begun to serve.
+    /// Number of calls, its own included, that this worker has begun to serve.
     pub served: u64,
     /// Number of calls from this worker that are in flight.
     pub in_flight: u64,
-    /// Number of calls from other workers that this worker is currently serving.
+    /// Number of calls, its own included, that this worker currently serves.
     pub running: u64,
-    /// Number of connections that this worker has opened to other workers.
+    /// Number of connections that this worker has opened, including one to itself.
     pub connections: u64,
     /// Workers to which a connection is open.
     pub peers: Vec<PeerTraffic>,
@@ -55,7 +55,7 @@ pub struct PeerTraffic {
     pub reads_memory: bool,
     /// Number of calls to this worker that are in flight.
     pub in_flight: u64,
-    /// Size in bytes of their requests, except of queued and nested requests.
+    /// Size in bytes of those requests that count against the limit of 64 MiB.
     pub bytes_in_flight: u64,
 }
 

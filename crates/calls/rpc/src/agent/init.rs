@@ -120,7 +120,7 @@ impl RpcAgentBuilder {
     ///
     /// In a static group, this returns once all members have joined. In a dynamic group, it returns
     /// once all live members know this worker. Invalid arguments are rejected before any message is
-    /// sent. If the settings of the members conflict, all members get the error.
+    /// sent. If the settings of the members of a static group conflict, all members get the error.
     ///
     /// A process can run several agents.
     ///
@@ -218,7 +218,7 @@ impl RpcAgentBuilder {
             });
         })?;
         if let Err(error) = group.await_confirmation(within) {
-            // A failed departure is noticed by the others when the lease is over.
+            // If the departure fails, the other members notice the expired lease.
             let _ = group.leave();
             return Err(error);
         }
@@ -230,7 +230,7 @@ impl RpcAgentBuilder {
 impl RpcAgent {
     /// Shuts the agent down gracefully, and stops it even after an error.
     ///
-    /// The agent rejects new calls and waits for its calls in flight. In a static group it then
+    /// The agent makes no new calls, and waits for its calls in flight. In a static group it then
     /// waits for the other members; in a dynamic group it leaves. This returns immediately if the
     /// agent has already stopped. If another thread is already shutting the agent down, this waits
     /// for that thread.

@@ -149,7 +149,7 @@ impl Lending {
 
 /// Permits the other process to read this one, where the kernel requires it.
 ///
-/// If that fails, the ping of the other process fails too.
+/// If that fails, the test of the other process fails too.
 fn permit(process: &Peer) {
     if let Err(reason) = remote_read::permit(process.process) {
         tracing::debug!(%reason, "another process is not allowed to read this one");

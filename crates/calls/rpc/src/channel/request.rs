@@ -18,7 +18,7 @@ pub(crate) const READS_MEMORY: u16 = 1;
 pub(crate) const IN_LINE: u16 = 2;
 
 /// Flag of a request: part of a call that the caller already counts.
-/// A nested request does not count against the limits.
+/// The callee applies separate, larger limits to nested requests.
 pub(crate) const NESTED: u16 = 4;
 
 /// A call before it is sent.

@@ -32,7 +32,7 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
     }
 }
 
-/// Point in the work queue of a device that may not have been reached yet.
+/// Point in the work queue of a device, which the device may not have reached.
 pub trait DeviceEvent: Send + Sync + fmt::Debug {
     /// Blocks until the device has done all work that was queued before this point.
     ///
@@ -97,7 +97,7 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     }
 }
 
-/// Memory that a copy fills, with the event behind the copy.
+/// Memory that a copy fills, with the event after the copy.
 pub type FilledMemory = (Arc<dyn DeviceMemory>, Arc<dyn DeviceEvent>);
 
 /// Way in which a message carries device memory.
@@ -105,7 +105,7 @@ pub type FilledMemory = (Arc<dyn DeviceMemory>, Arc<dyn DeviceEvent>);
 pub enum Loan {
     /// Through host memory, with [`DeviceBackend::copy_out`].
     Copied,
-    /// Through host memory, until the peer has met this card.
+    /// Through host memory, until the peer has opened the memory of this card.
     Unmet(Bytes),
     /// As this description, which [`DeviceLender::borrow`] reads.
     ///

@@ -159,8 +159,8 @@ impl Forming<'_> {
         if let Mismatch::WorldSize { mine, theirs } = mismatch {
             // All workers read this message, so it has to name the worker with the other size.
             error.message = format!(
-                "workers disagree on the world size: {} specifies {mine}, but others of the group \
-                 in this store specify {theirs}; give all workers the same world size",
+                "workers disagree on the world size: {} specifies {mine}, but other workers of the \
+                 group in this store specify {theirs}; give all workers the same world size",
                 self.me.info
             );
         }
@@ -302,8 +302,8 @@ impl Forming<'_> {
                 let error = RpcError::late(&silent, |names| {
                     format!(
                         "the RPC group was not formed within {waited:.1} s: of {all} workers, \
-                         {names} joined and then sent nothing more; check whether it was stopped \
-                         or has exited"
+                         {names} joined and then sent nothing more; check for workers that are \
+                         stopped or have exited"
                     )
                 });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)

@@ -42,7 +42,7 @@ pub struct Lending<'a> {
     pub lender: &'a dyn DeviceLender,
     /// Process at the destination.
     pub to: Member,
-    /// Cards that the process must meet before the next loan.
+    /// Cards of memory that the process must open before the next loan.
     pub cards: &'a mut Vec<Bytes>,
 }
 

@@ -28,7 +28,7 @@ pub(super) enum ReadError {
     TooLarge(usize),
     #[error("the text at byte {0} is not UTF-8, or not a single letter")]
     NoText(usize),
-    #[error("a list has {len} elements, but only {left} bytes are left")]
+    #[error("a length is {len}, but only {left} bytes are left")]
     TooLong { len: u64, left: usize },
     #[error("it has more than {EMPTY_LIMIT} elements of zero bytes")]
     TooManyEmpty,

@@ -8,8 +8,8 @@ use crate::{RpcError, RpcErrorKind};
 
 /// Returns the device on which the destination will put a tensor.
 ///
-/// The error texts are those of PyTorch, except for the brackets around the device list and the
-/// type of the options. PyTorch also writes "Request" for responses, and names itself twice.
+/// The error texts are those of PyTorch, except for the brackets around the device list, the type
+/// of the options, and the remedy. PyTorch also writes "Request" for responses.
 pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
     let refused = |message: String| {
         RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination.clone())

@@ -179,10 +179,10 @@ impl CallContext {
         }
     }
 
-    /// Runs code as part of this call, on a thread outside of the agent.
+    /// Runs code as part of this call, for a thread outside of the agent.
     ///
-    /// The calls that the code makes are nested calls, like calls that functions make. The code may
-    /// block.
+    /// The code runs on the calling thread and may block. The calls that it makes are nested calls,
+    /// like calls that functions make.
     pub fn inside<T>(&self, run: impl FnOnce() -> T) -> T {
         inside(CodeKind::Blocking, self.trace, run)
     }

@@ -224,7 +224,7 @@ impl<T: Send + 'static> RpcFuture<T> {
                 call.begun.slot.fill(Err(error));
             }
             State::Slot(_, slot) => {
-                let text = "it was cancelled";
+                let text = "the future was cancelled";
                 slot.fill(Err(RpcError::new(RpcErrorKind::Cancelled, text)));
             }
         }

@@ -165,7 +165,7 @@ impl fmt::Debug for Storage {
 
 /// Copies message parts to their devices; returns one storage per part.
 ///
-/// All parts for one device are copied together.
+/// All copies to one device share one event.
 pub(crate) fn put(
     backend: &Arc<dyn DeviceBackend>,
     devices: &[Device],

@@ -13,7 +13,7 @@ use super::Shared;
 
 /// Memory of an arena in exclusive use.
 ///
-/// Dropping the block, or the bytes made from it, frees the memory.
+/// The memory is free once the block, or the bytes made from it, are dropped and no lease is left.
 #[derive(Debug)]
 pub struct Block {
     pub(super) arena: Arc<Shared>,

@@ -1,7 +1,6 @@
 //! Blocks of an arena and their use.
 //!
-//! Block sizes are powers of two. A block is split in halves, and both free halves are joined
-//! again.
+//! Block sizes are powers of two. A block can be split into halves. Two free halves are joined.
 
 use std::collections::{BTreeMap, BTreeSet};
 

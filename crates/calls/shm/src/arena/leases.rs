@@ -152,9 +152,9 @@ impl Leases {
         Err(ShmError::refused("an arena", why_not))
     }
 
-    /// `true` if the peer has ended, or has closed the socket.
+    /// `true` if the peer has closed the socket or has sent an invalid message.
     ///
-    /// Handles the available messages.
+    /// Handles the available messages. The system closes the socket of a peer that ends.
     pub fn has_ended(&self) -> bool {
         self.poll(&mut self.theirs.lock())
     }

@@ -6,7 +6,7 @@
 //!   allocate(length) ─► Block, filled, frozen ─► Bytes
 //!   leases.grant(&bytes) ─► Location ── each ──────► leases.open(location, on_release) ─► Bytes
 //!       passes the arena the first time ── once ────►     maps it
-//!   leases.released(location)          ◄── later ──  on_release, when the last clone is dropped
+//!   leases.released(arena, generation) ◄── later ──  on_release, when the last clone is dropped
 //! ```
 //!
 //! A block is free again when the last clone of its bytes is dropped here and every lease of the
@@ -58,7 +58,7 @@ struct Shared {
     orphaned: Mutex<Vec<Orphaned>>,
 }
 
-/// Leases that no peer can return any more.
+/// Leases of a closed connection; the peer can no longer release them.
 #[derive(Debug)]
 struct Orphaned {
     /// Socket that is hung up when the peer has dropped everything.
@@ -83,8 +83,8 @@ pub struct Location {
 impl Arena {
     /// Creates an arena of this many bytes.
     ///
-    /// The capacity is rounded up to a power of two from 4 KiB. The system provides the memory at
-    /// its first use.
+    /// The capacity is rounded up to a power of two, at least 4 KiB. The system provides the memory
+    /// at its first use.
     ///
     /// # Errors
     ///

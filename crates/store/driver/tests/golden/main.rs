@@ -56,7 +56,7 @@ impl Outcome {
             Self::Failed(error) => {
                 recorded["exception"].is_string() && {
                     let (kind, named) = match recorded["message"].as_str().unwrap() {
-                        "stoll" => ("stoll", ""),
+                        "stoll" => ("is not a number", ""),
                         "queue is empty" => ("queue is empty", ""),
                         "queue support is not implemented." => {
                             ("queue support is not implemented", "")

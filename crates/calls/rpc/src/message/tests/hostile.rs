@@ -106,7 +106,7 @@ fn values_of_another_type_are_refused() {
 fn lists_longer_than_their_bytes_are_refused_at_once() {
     let endless = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
     let text = refusal::<Vec<u64>>(&value(&endless));
-    assert!(text.ends_with("a list has 18446744073709551615 elements, but only 0 bytes are left"));
+    assert!(text.ends_with("a length is 18446744073709551615, but only 0 bytes are left"));
     assert!(refusal::<String>(&value(&endless)).contains("only 0 bytes are left"));
     assert!(refusal::<Vec<()>>(&value(&endless)).contains("only 0 bytes are left"));
     // Many lists of many empty values.
