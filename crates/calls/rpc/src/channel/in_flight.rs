@@ -27,7 +27,7 @@ pub(crate) struct CountedCall(Arc<InFlight>);
 impl InFlight {
     /// Counts a call until the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> CountedCall {
-        self.calls.fetch_add(1, Ordering::AcqRel);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         CountedCall(Arc::clone(self))
     }
 

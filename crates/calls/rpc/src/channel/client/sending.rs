@@ -56,8 +56,8 @@ impl Client {
             return self.transmit(request);
         }
         if excess == Excess::Refuse || calls.queue.len() >= MOST_WAITING {
-            let (in_flight, bytes) = (calls.pending.len(), calls.credit.bytes());
-            let waiting = calls.queue.len();
+            let (waiting, bytes) = (calls.queue.len(), calls.credit.bytes());
+            let in_flight = calls.pending.len() - waiting;
             drop(calls);
             let text = format!(
                 "the limit is reached: {} with {bytes} bytes in flight and {waiting} queued; wait \
