@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [consensus | fence | recovery | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT), or history FILE"
+                "usage: rdzv-sim [consensus [--break RULE] | fence | recovery | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT), or history FILE"
             );
             return ExitCode::from(2);
         }

@@ -30,7 +30,9 @@ pub struct Report {
     pub operations: u64,
     /// Agent operations that were checked for their order; 0 over a shared state.
     pub ordered: u64,
-    /// Reads of the shared state; 0 over a coordinator.
+    /// Reads of the shared state.
+    ///
+    /// With a coordinator, these are the reads of torchrun agents.
     pub reads: u64,
     /// Attempted writes of the shared state.
     ///

@@ -68,7 +68,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
             Some(("monitored", limit)) => {
                 group.monitored_barrier(Duration::from_millis(limit.parse()?))
             }
-            _ => return Err(format!("told to '{line}'").into()),
+            _ => return Err(format!("unknown command '{line}'").into()),
         };
         match done {
             Ok(()) => println!("ok"),

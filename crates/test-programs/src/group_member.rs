@@ -12,7 +12,7 @@
 //!
 //! Output lines: `in` when the process is in the group, `view NAME …` for each state of the group,
 //! `detached TEXT` when reports end, and `failed KIND TEXT` after an error. On the input line
-//! `leave` the process leaves the group; on `shutdown MS` it waits for the others. After both it
+//! `leave` the process leaves the group; on `shutdown MS` it waits for the others. After either it
 //! prints `left`. When its standard input ends, it exits without output.
 
 use std::error::Error;
@@ -58,7 +58,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             let store = mortal(store, die)?;
             Group::form(store, me, world_size.parse()?, millis(deadline)?)
         }
-        _ => return Err("see the beginning of group_member.rs".into()),
+        _ => return Err("usage: see the head of this program's source".into()),
     };
     let group = match formed {
         Ok(group) => group,
@@ -74,7 +74,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         let ended = match line.split_once(' ') {
             None if line == "leave" => group.leave(),
             Some(("shutdown", deadline)) => group.shutdown_barrier(millis(deadline)?),
-            _ => return Err(format!("what is {line:?}?").into()),
+            _ => return Err(format!("unknown command {line:?}").into()),
         };
         match ended {
             Ok(()) => println!("left"),

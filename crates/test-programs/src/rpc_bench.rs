@@ -57,7 +57,7 @@ const TAKE: Method<Tensor, ()> = Method::new("bench.take");
 const GIVE_BACK: Method<Tensor, Tensor> = Method::new("bench.give_back");
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    let configuration = std::env::args().nth(1).ok_or("say default or tcp")?;
+    let configuration = std::env::args().nth(1).ok_or("specify default or tcp")?;
     let alone = Used::now()?;
     let mut out = std::io::stdout();
     writeln!(out, "{{}}")?;
@@ -93,7 +93,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
                 writeln!(out, "{answer}")?;
                 break;
             }
-            (other, _) => return Err(format!("told to '{other}'").into()),
+            (other, _) => return Err(format!("unknown command '{other}'").into()),
         };
         writeln!(out, "{answer}")?;
     }

@@ -15,10 +15,11 @@
 //!    causes no panic, and the error is never lost.
 //! 4. Outputs are commands and facts, not closures. They implement `Debug`, so a run can be
 //!    printed.
-//! 5. A machine has one owner; other threads send it messages. The exception is the machine for
-//!    remote references, which all threads of a process enter through typed calls. One lock
-//!    protects it. Each call takes the lock, calls the machine, drains its outputs and releases the
-//!    lock before it applies them. No thread waits or runs user code while it holds that lock.
+//! 5. A machine has one owner; other threads send it messages. INV-A5 in `ARCHITECTURE.md` lists
+//!    the exceptions. One of them is the machine for remote references, which all threads of a
+//!    process enter through typed calls. One lock protects it. Each call takes the lock, calls the
+//!    machine, drains its outputs and releases the lock before it applies them. No thread waits or
+//!    runs user code while it holds that lock.
 //! 6. Randomness is an input, or a seed in the configuration.
 
 use std::collections::VecDeque;

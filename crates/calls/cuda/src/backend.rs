@@ -90,7 +90,7 @@ impl<D: CudaDriver> Cuda<D> {
     ///
     /// # Errors
     ///
-    /// Returns the error if the stream or its context no longer exists.
+    /// Returns an error if the device, or the stream or its context, does not exist.
     pub fn import(
         &self,
         device: Device,
@@ -126,7 +126,7 @@ impl<D: CudaDriver> Cuda<D> {
     /// Imports another library's tensor on a CUDA device without a copy.
     ///
     /// `producer` is the stream that the other library has made wait for the content; `None` if the
-    /// content is complete. The other library gets the tensor back when it was read.
+    /// content is complete. The other library gets the tensor back when all reads have ended.
     ///
     /// # Errors
     ///
@@ -274,7 +274,7 @@ impl DeviceEvent for Ordered {
     }
 }
 
-/// End of all work that a device has when the wait begins.
+/// End of all work that a device's copy streams have when the wait begins.
 #[derive(Debug)]
 struct Quiet<D: CudaDriver> {
     shared: Arc<Shared<D>>,

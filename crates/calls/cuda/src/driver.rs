@@ -16,7 +16,7 @@ pub type IpcHandle = [u8; HANDLE];
 pub struct CudaStream(pub u64);
 
 impl CudaStream {
-    /// Default stream of a context, which waits for its other streams.
+    /// Legacy default stream of a context, which waits for its blocking streams.
     pub const LEGACY: Self = Self(1);
 }
 
@@ -129,8 +129,8 @@ pub type DriverResult<T> = Result<T, Fault>;
 
 /// Functions of the CUDA driver.
 ///
-/// Copies and the work between them run in the order of their stream, later than the call. A
-/// function never waits for a device, except [`synchronize`](Self::synchronize).
+/// Copies and the work between them run in the order of their stream, later than the call. Only
+/// [`synchronize`](Self::synchronize) and the functions that free memory may wait for a device.
 pub trait CudaDriver: fmt::Debug + Send + Sync + 'static {
     /// Loads the driver if necessary; returns the CUDA version that it supports.
     fn version(&self) -> DriverResult<u32>;
@@ -156,7 +156,7 @@ pub trait CudaDriver: fmt::Debug + Send + Sync + 'static {
     fn free(&self, device: u32, pointer: Pointer, stream: CudaStream) -> DriverResult<()>;
     /// Allocates memory that other processes can open.
     fn allocate_shared(&self, device: u32, len: usize) -> DriverResult<Pointer>;
-    /// Frees such memory immediately.
+    /// Frees such memory immediately; no queued work may use it.
     fn free_shared(&self, device: u32, pointer: Pointer) -> DriverResult<()>;
     /// Queues a copy between devices, or between a device and pinned memory.
     fn copy(
@@ -169,7 +169,7 @@ pub trait CudaDriver: fmt::Debug + Send + Sync + 'static {
     ) -> DriverResult<()>;
     /// Allocates pinned host memory.
     fn pin(&self, device: u32, len: usize) -> DriverResult<Pointer>;
-    /// Frees pinned host memory.
+    /// Frees pinned host memory, which no queued work uses.
     fn unpin(&self, device: u32, pointer: Pointer);
     /// Writes to pinned memory, which no queued work uses.
     fn write(&self, to: Pointer, bytes: &[u8]);
@@ -179,7 +179,7 @@ pub trait CudaDriver: fmt::Debug + Send + Sync + 'static {
     fn export(&self, device: u32, pointer: Pointer) -> DriverResult<IpcHandle>;
     /// Opens memory of another process; returns its address here and its size.
     fn open(&self, device: u32, handle: &IpcHandle) -> DriverResult<(Pointer, usize)>;
-    /// Closes memory of another process, after the work that uses it.
+    /// Closes memory of another process, which no queued work uses.
     fn close(&self, device: u32, pointer: Pointer);
     /// Returns the handle of a shared event, for other processes.
     fn export_event(&self, device: u32, event: CudaEvent) -> DriverResult<IpcHandle>;

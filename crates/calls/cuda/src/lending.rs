@@ -15,11 +15,11 @@ const CARDS: usize = 64 * LENGTH;
 /// Limits of the memory that is lent to peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaLimits {
-    /// Maximum size of all segments of a device.
+    /// Maximum size of all segments of a device, in bytes.
     pub pool: usize,
-    /// Minimum size of a segment.
+    /// Minimum size of a segment, in bytes.
     pub segment: usize,
-    /// Size of a piece of pinned memory.
+    /// Size of a piece of pinned memory, in bytes.
     pub piece: usize,
 }
 
@@ -112,7 +112,7 @@ impl Segment {
 impl Lending {
     /// Returns memory for a loan of `len` bytes to the device `target` of a peer.
     ///
-    /// `freed` gets the segments that had to go.
+    /// `freed` receives the segments that were removed to make room.
     pub(crate) fn loan(
         &mut self,
         (driver, limits): (&impl CudaDriver, &CudaLimits),
@@ -188,7 +188,7 @@ impl Lending {
         }))
     }
 
-    /// Adds a segment for a block of this size; `false` if the pool is full.
+    /// Adds a segment for a block of this size; `false` if there is no memory.
     fn grow(
         &mut self,
         (driver, limits): (&impl CudaDriver, &CudaLimits),
@@ -230,7 +230,7 @@ impl Lending {
         Ok(true)
     }
 
-    /// Returns the address, size and event of a block of this process.
+    /// Returns the address and size of a segment, and the event of a block in it.
     pub(crate) fn own(
         &self,
         id: u64,
@@ -263,7 +263,7 @@ impl Lending {
         self.refused.remove(&peer);
     }
 
-    /// Removes the segments that no peer uses.
+    /// Removes and returns the segments that neither a peer nor a queued copy uses.
     pub(crate) fn sweep(&mut self, driver: &impl CudaDriver) -> Vec<Segment> {
         let idle: Vec<Segment> = self
             .segments

@@ -29,6 +29,7 @@
 //! | `lending` | segments, blocks and cards of this process |
 //! | `borrowing` | segments of peers that are open here |
 //! | `pinned`, `staging` | copies through pinned memory |
+//! | `wire` | cards and descriptions as bytes |
 //! | `backend` | the device backend |
 
 mod backend;

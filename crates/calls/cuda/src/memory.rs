@@ -41,7 +41,8 @@ impl<D: CudaDriver> CudaMemory<D> {
 
     /// Makes later work of a stream of the application wait for the content.
     ///
-    /// The memory is freed after the work that the stream has then. The host does not wait.
+    /// When the memory is dropped, it is freed after the work that the stream has at that time. The
+    /// host does not wait.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use crate::driver::{CudaDriver, CudaStream, DriverResult, Pointer};
 use crate::pinned::Stager;
 use crate::state::{Rule, Shared};
 
-/// Number of pairs of pieces that are kept for later copies.
+/// Maximum number of pairs of pieces that are kept for later copies.
 const MOST: usize = 4;
 
 impl<D: CudaDriver> Shared<D> {

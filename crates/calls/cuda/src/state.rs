@@ -13,7 +13,9 @@ use crate::driver::{CudaDriver, CudaEvent, CudaStream, DriverResult, Pointer};
 use crate::lending::{CudaLimits, Lending, Segment};
 use crate::pinned::Stager;
 
-/// Copy streams of a device, so that a slow producer delays few other tensors.
+/// Number of copy streams of a device.
+///
+/// With several streams, a slow producer delays few other tensors.
 const STREAMS: usize = 4;
 
 /// Time between two checks whether queued work has ended.
@@ -210,7 +212,7 @@ impl<D: CudaDriver> Shared<D> {
         state.has_thread = begun.is_ok();
     }
 
-    /// Frees segments that no peer uses.
+    /// Frees segments that [`Lending::sweep`] has removed.
     pub(crate) fn free_segments(&self, segments: Vec<Segment>) {
         for segment in segments {
             for filled in segment.events.into_values() {

@@ -144,7 +144,7 @@ pub trait RendezvousBackend: Send {
     ///
     /// After that, no process on this node restarts the agent. Everything that this node hosts for
     /// other nodes stops with the agent, as if the agent had been killed. The other nodes then wait
-    /// for a successor at its address.
+    /// for a successor at its address, unless another voter coordinates the run.
     ///
     /// # Errors
     ///
@@ -240,7 +240,9 @@ pub enum Change {
 /// Result of a join.
 #[derive(Debug, Clone)]
 pub struct RendezvousInfo {
-    /// Round number; the first round is 0.
+    /// Number of the round.
+    ///
+    /// The first round is 0, unless an earlier coordinator may have had rounds that are unknown.
     pub round: u64,
     /// Store that the agents in this round share.
     ///

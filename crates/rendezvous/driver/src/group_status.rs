@@ -212,7 +212,7 @@ impl Known {
             report.role = view.role.or(report.role);
             report.voters = Some(view.voters);
             report.target = Some(view.target);
-            // An agent that has lost its coordinator has no other one.
+            // If the server knows no coordinator, the agent has lost the one that it reported.
             report.coordinator = view.coordinator;
             report.waiting = view.waiting;
             (report.elections, report.takeovers) = (view.elections, view.takeovers);

@@ -42,7 +42,8 @@ struct State {
 impl ReportExchange {
     /// Sends a message to all agents that have a viewer, or to all agents.
     ///
-    /// `has_viewer` is `true` if this agent has a viewer. It lasts for 5 s.
+    /// `has_viewer` is `true` if this agent has a viewer. The coordinator forgets the viewer 5 s
+    /// after the last such message.
     pub fn send(&self, has_viewer: bool, is_for_all: bool, message: Vec<u8>) {
         let mut state = self.0.state.lock();
         if state.reports.len() < MOST_WAITING {

@@ -32,7 +32,7 @@ use crate::RendezvousError;
 /// Each wait in a store keeps a thread, and no call may queue behind such a wait.
 const MOST_THREADS: usize = 1 << 16;
 
-/// Runtime of this process; gone once it has no user.
+/// Runtime of this process; it ends with its last user.
 static RUNTIME: Mutex<Weak<Runtime>> = Mutex::new(Weak::new());
 
 #[derive(Debug)]

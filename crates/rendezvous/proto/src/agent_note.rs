@@ -25,7 +25,7 @@ const MOST_INSTANCES: usize = 16;
 /// Record of the agents that one process has started in sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentNote {
-    /// Maximum number of consecutive short lives before restarts stop.
+    /// Maximum number of consecutive short lives with a restart after each.
     ///
     /// It is 0 until the agent reports it.
     pub restarts: u32,

@@ -1,9 +1,9 @@
 //! Next action of an agent, given the state that it knows.
 //!
-//! Each request of an agent has one function. The functions only decide; [`apply`](super::apply)
-//! changes the state. The first matching rule wins, in the order of PyTorch's handler. Agents of
-//! torchrun may share the state, so both programs must agree on the nodes that a round admits or
-//! rejects, and on the time of its completion.
+//! Each request of an agent has one function; a join uses [`exit`] and then [`join`]. The functions
+//! only decide; [`apply`](super::apply) changes the state. The first matching rule wins, in the
+//! order of PyTorch's handler. Agents of torchrun may share the state, so both programs must agree
+//! on the nodes that a round admits or rejects, and on the time of its completion.
 //!
 //! Some rules are specific to rdzv. They are compatible with agents of torchrun:
 //!

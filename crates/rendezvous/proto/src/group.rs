@@ -91,7 +91,7 @@ impl VoterState {
     }
 }
 
-/// Kind of a wait, by its number in the design.
+/// Kind of a wait; `docs/high-availability.md` lists the kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Case {
     /// The only coordinator is lost.

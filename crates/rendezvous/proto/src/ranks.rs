@@ -30,8 +30,8 @@ pub struct Seat {
 ///
 /// `seats` describes all participants; `last` describes the last round, which had `size` nodes. A
 /// vacated rank goes to a new node with the same role and number of workers, if there is one. If
-/// the size of the round or of a node has changed, the nodes of the last round come first, in the
-/// order of their old ranks.
+/// the size of the round or the number of workers of a remaining node has changed, the nodes of the
+/// last round come first, in the order of their old ranks.
 pub fn keep(
     participants: &mut BTreeMap<NodeDesc, u32>,
     seats: &BTreeMap<NodeDesc, Seat>,

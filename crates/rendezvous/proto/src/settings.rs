@@ -55,8 +55,8 @@ pub struct Settings {
     pub node_timeout: Duration,
     /// The choice of a fence.
     ///
-    /// With a fence, an agent suspends its workers after [`Self::node_timeout`] without a message
-    /// from a coordinator that has a majority.
+    /// With a fence, an agent suspends its workers at the end of its [lease](crate::fence::lease),
+    /// which is slightly longer than [`Self::node_timeout`].
     pub fence: FencePolicy,
     /// `true` if each round sorts its nodes; otherwise nodes keep their ranks.
     pub sorts_ranks: bool,
@@ -70,7 +70,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Creates torchelastic's default settings for these numbers of nodes.
+    /// Creates the default settings for these numbers of nodes.
+    ///
+    /// Settings that torchelastic has too have its default values.
     pub fn new(min_nodes: u32, max_nodes: u32) -> Self {
         Self {
             min_nodes,

@@ -9,8 +9,8 @@
 //! Processes are killed, between any two outputs and with or without their machine, and restart as
 //! other members. They pause, or end cleanly. Connections are reset. Networks are cut one way, in
 //! halves, into chains and around a hub. Frames are lost, doubled and overtake each other. Clocks
-//! differ by 5 %. A majority of voters stays alive, because nothing survives the loss of a
-//! majority. In the second half all faults end, and the group must settle. Then the leader is
+//! are up to 5 % fast or slow. A majority of voters stays alive, because nothing survives the loss
+//! of a majority. In the second half all faults end, and the group must settle. Then the leader is
 //! killed once more, and the others must continue immediately.
 //!
 //! | file | contents |

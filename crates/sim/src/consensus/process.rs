@@ -40,7 +40,7 @@ pub(super) struct Proposal {
 pub(super) struct Process {
     /// `true` if the process runs.
     ///
-    /// Only the slot and the id of an ended process are kept.
+    /// Only the slot, the id, the voter index and the clock of an ended process are kept.
     pub(super) runs: bool,
     pub(super) slot: usize,
     pub(super) id: VoterId,
@@ -66,7 +66,7 @@ pub(super) struct Process {
     pub(super) wake: Option<u64>,
     /// Time of the last contact with a leader.
     ///
-    /// The process leads since `leads_since`.
+    /// If the process leads, it has led since `leads_since`.
     pub(super) heard: Option<u64>,
     pub(super) leads_since: u64,
     /// Index up to which the entries are known to be committed.

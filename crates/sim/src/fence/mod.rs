@@ -36,7 +36,7 @@ pub enum Act {
 /// World of a seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Time after which a node without a majority stops its workers.
+    /// Time after which a node without a majority suspends its workers.
     pub node_timeout: Duration,
     /// Faults, with their times.
     pub acts: Vec<(Duration, Act)>,

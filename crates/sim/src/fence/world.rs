@@ -164,7 +164,7 @@ impl World {
                     open,
                     endpoints: machines.iter().map(|it| endpoint(*it)).collect(),
                     own: own_index,
-                    // In half of the runs, one machine replaces every other one as coordinator.
+                    // In half of the runs, machine 0 is a store, to which coordinators hand over.
                     is_store: own == 0 && seed.is_multiple_of(2),
                     // The first agent of the machine, unless a store runs alone in the process.
                     agent: (own != 0 || !seed.is_multiple_of(2)).then_some(own as u64 + 1),

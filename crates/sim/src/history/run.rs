@@ -1,6 +1,6 @@
 //! Model of a run of the rendezvous, as its agents see it.
 //!
-//! No fact that an agent has received is ever revoked (INV-L1, H5 of the design):
+//! No fact that an agent has received is ever revoked (INV-L1):
 //!
 //! | event | consequence |
 //! |---|---|

@@ -101,9 +101,9 @@ pub struct Report {
     pub rounds: u64,
     /// Number of workers that kept their process.
     pub kept: u64,
-    /// Number of workers that were replaced.
+    /// Number of workers that were started.
     pub started: u64,
-    /// Number of workers that did not leave their function and were killed.
+    /// Number of times that an agent sent SIGKILL to a worker.
     pub killed: u64,
     /// Number of jobs that ended.
     pub ended: u64,

@@ -44,7 +44,7 @@ pub struct Report {
     pub ended: u64,
     /// Number of members that others declared lost.
     pub lost: u64,
-    /// Number of calls that a worker waits for although they were never made.
+    /// Number of questions whether the request for a value will still come.
     pub awaited: u64,
 }
 

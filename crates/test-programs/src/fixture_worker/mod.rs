@@ -4,8 +4,8 @@
 //! rdzv run --no-python target/debug/programs/fixture_worker out:hello rank=1?exit:7 hang
 //! ```
 //!
-//! | step | what it does | in |
 //! | step | action | file |
+//! |---|---|---|
 //! | `out:TEXT`, `err:TEXT` | writes a line to stdout or stderr | `output` |
 //! | `out-part:TEXT` | writes to stdout, without a newline | |
 //! | `env:NAME` | prints `NAME=value`, or `NAME` alone if it is not set | |

@@ -52,7 +52,7 @@ pub(crate) fn run(
     for connection in &mut table {
         connection.send(in_flight)?;
     }
-    // The first tenth is not counted.
+    // A warm-up that takes a tenth of the time is not counted.
     drive(&epoll, &mut table, time / 10)?;
     let (began, spent) = (Instant::now(), server_time::spent(pid)?);
     let done = drive(&epoll, &mut table, time)?;

@@ -1,8 +1,8 @@
 //! A worker that executes commands: the processes of `tests/scenarios`.
 //!
 //! Each line of its input is a [`Command`] as JSON. The worker answers each one with one line:
-//! `{"ok": …}`, or `{"error": …}` with the fields of an [`RpcError`]. It ends at the command for
-//! that, and immediately when its input ends.
+//! `{"ok": …}`, or `{"error": …}` with the fields of an [`RpcError`]. It ends at the command
+//! `exit`, and immediately when its input ends.
 
 mod begin;
 mod calls;
@@ -76,7 +76,9 @@ enum Command {
     Happened { what: String, times: u64 },
     /// Returns the counters of the agent.
     Traffic,
-    /// Returns the resources of this process; waits for at most this many threads.
+    /// Returns the resources of this process, after waiting for a thread count.
+    ///
+    /// The command waits until the process has at most this many threads.
     Process { threads: Option<usize> },
     /// Returns the processor use of this process while it is idle, in cores.
     Idle { seconds: f64 },

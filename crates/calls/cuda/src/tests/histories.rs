@@ -75,7 +75,7 @@ struct History {
     links: Vec<Link>,
 }
 
-/// Tensor of the application, whose memory is reused after the last drop.
+/// Tensor of the application, whose memory is freed after the last drop.
 struct Source(Arc<Mutex<World>>, u64);
 
 impl Drop for Source {

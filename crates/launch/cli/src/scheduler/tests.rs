@@ -13,7 +13,7 @@ const STEP: [(&str, &str); 9] = [
     ("SLURM_CPUS_ON_NODE", "4"),
 ];
 
-/// The step with these variables; one without a value is taken away.
+/// Resolves the step with these variables; an empty value removes a variable.
 fn asked(
     scheduler: &str,
     others: &[(&str, &str)],
@@ -241,7 +241,7 @@ fn outside_of_a_step_nothing_is_taken() {
         assert_eq!(chosen, Scheduled::default());
     }
     for others in [
-        // In order: another host, a worker, no job.
+        // In order: another host, a worker, and again a worker.
         ("SLURMD_NODENAME", "login"),
         ("LOCAL_RANK", "0"),
         ("TORCHELASTIC_RUN_ID", "x"),

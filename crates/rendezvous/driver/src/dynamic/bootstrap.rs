@@ -80,7 +80,7 @@ impl WorkersStore {
         self.port = port.unwrap_or(0);
     }
 
-    /// Offers an empty store of rank 0, or a free port if `share` is `false`.
+    /// Offers an empty store of rank 0, or reserves a port if `share` is `false`.
     ///
     /// The store keeps its port until a call of [`WorkersStore::step_down`].
     ///

@@ -54,7 +54,9 @@ pub(super) struct Options {
     pub(super) policy: StorePolicy,
     /// Time for which agents wait for the next coordinator if this node's is lost.
     pub(super) coordinator_timeout: Duration,
-    /// `true` if this node may replace a coordinator that may still be running.
+    /// `true` if the user confirms that all earlier coordinators have exited.
+    ///
+    /// The user also confirms this of all missing agents.
     pub(super) recover: bool,
     /// Maximum number of voters of a group that agents may join; 1 if they may not.
     pub(super) most_voters: usize,

@@ -15,7 +15,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Runs `watch`, and sets its argument to `true` at the end.
+    /// Runs `watch`, and sets its argument to `true` when the handle is dropped.
     ///
     /// `breaker` ends a running wait.
     pub(super) fn start(

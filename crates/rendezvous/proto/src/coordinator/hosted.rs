@@ -155,7 +155,9 @@ impl Hosted {
         }
     }
 
-    /// Returns how long a machine can be silent, with the current number of agents.
+    /// Returns the time for which a machine can be silent.
+    ///
+    /// It depends on the current number of agents.
     fn lease(&self) -> Duration {
         fence::lease(self.run.settings().node_timeout, self.sessions.len())
     }

@@ -14,7 +14,7 @@ use rdzv_core::time::{Mono, Now};
 
 /// Time for which the key of a run without agents stays in the store.
 ///
-/// It is longer than agents try to join.
+/// It is longer than the default join timeout (600 s).
 pub const KEPT_FOR: Duration = Duration::from_secs(3600);
 
 /// Maximum number of runs without agents whose keys stay in the store.

@@ -8,7 +8,8 @@
 //! ```text
 //!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, address,
 //!             voters: u8 count, per voter its address: u32 length and bytes, and per run
-//!             run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
+//!             run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64,
+//!             with the flag 4: lease ms u32
 //! ```
 
 use std::collections::BTreeMap;
@@ -133,7 +134,7 @@ impl Note {
         slot::encode(sequence, &content)
     }
 
-    /// Returns the newest complete slot and its sequence number.
+    /// Returns the record in the newest complete slot, and its sequence number.
     ///
     /// `None` if no slot has been written yet. Bytes after the content of a slot are ignored.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
@@ -230,7 +231,7 @@ impl RunNote {
     }
 }
 
-/// Writes the name of a run.
+/// Writes the id of a run, or an address, with its length in front.
 pub fn write_name(run: &str, out: &mut Vec<u8>) {
     write(out, &[&(run.len() as u32)]);
     out.extend_from_slice(run.as_bytes());

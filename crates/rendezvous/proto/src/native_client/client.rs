@@ -328,7 +328,7 @@ impl NativeClient {
         self.attachment.timeout().is_some()
     }
 
-    /// `true` if the agent has sent `Leave`, and may still receive the answer.
+    /// `true` if the agent waits for the answer to `Leave`, or must still send it.
     pub fn is_leaving(&self) -> bool {
         self.leaving > 0 && self.link == Link::Up || self.owes_leave
     }
@@ -432,7 +432,8 @@ impl NativeClient {
 
     /// Returns the time at which to ask for the nodes that have joined.
     ///
-    /// `None` for an agent that sends no program: the coordinator treats it like version 0.1.
+    /// `None` if the agent has no pending join over an open connection. Also `None` if the agent
+    /// sends no program: the coordinator treats it as an agent of an earlier version.
     fn asks_at(&self) -> Option<Mono> {
         let asks = self.link == Link::Up
             && matches!(self.phase, Phase::Joining { .. })

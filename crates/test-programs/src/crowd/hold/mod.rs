@@ -32,8 +32,8 @@ use crate::crowd::deadlines::Deadlines;
 
 /// Runs the agents.
 ///
-/// `endpoints` is an endpoint, `nodes` the number of nodes of the whole job, and `fence` the fence
-/// time in milliseconds (0 for none).
+/// `endpoints` is a list, separated by commas. `nodes` is the number of nodes of the whole job, and
+/// `fence` the node timeout in milliseconds (0: no fence, and the default timeout).
 pub(crate) fn run(
     endpoints: &str,
     run_id: &str,

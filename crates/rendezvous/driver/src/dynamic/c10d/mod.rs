@@ -6,7 +6,7 @@
 //! | `connect.rs` | hosts or finds the store, and detects its kind |
 //! | `elected.rs` | the search for the coordinator that voters have elected |
 //! | `lost_agent.rs` | the removal of a killed agent by its supervisor |
-//! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
+//! | `stored.rs` | the shared state under torchelastic's key of any store |
 //! | `store_watch.rs` | detects changes of that state |
 //!
 //! Options of the backend, with their defaults:
@@ -28,7 +28,8 @@
 //! * `rank_order` (`sticky`): with `sticky`, nodes keep their ranks in the next round. With
 //!   `sorted`, every round sorts its nodes, as with torchrun.
 //! * `fence_kill` (60 s): time after which suspended workers are killed.
-//! * `recover` (`false`): `true` if this node may replace a store that may still be running.
+//! * `recover` (`false`): `true` confirms that the previous coordinator and all missing agents have
+//!   exited.
 //!
 //! A store server of rdzv runs the rendezvous itself ([`super::native`]), also for agents of
 //! torchelastic. In any other store, every agent changes the state under one key

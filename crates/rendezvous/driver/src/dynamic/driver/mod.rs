@@ -15,6 +15,7 @@
 //! | `task.rs` | the task: it waits for inputs and applies outputs |
 //! | `interruption.rs` | the end of a join from outside |
 //! | `peer_failures.rs` | notices of the permanent failure of a member |
+//! | `successes.rs` | notices of members that leave after their workers have succeeded |
 //! | `messages.rs` | texts of changes and errors |
 //!
 //! Only the task sends the heartbeats of this node, so it never waits for other agents. The caller

@@ -13,13 +13,14 @@
 //!                   node: addr text, pid i64, local id i64
 //!                   settings: min u32, max u32, join ms u64, last call ms u64,
 //!                             keep-alive ms u64, keep-alive attempts u32
-//!                   role: text, local world size: u32, then nothing (version 0.1) or
+//!                   role: text, local world size: u32, then nothing (earlier versions) or
 //!                   program: name text, fingerprint u64, whether the run was given an id u8,
 //!                   then nothing or the number of the join: u32,
 //!                   then nothing or the agents that it replaces: u8 count of instance u64,
 //!                   then nothing or 0: u32 (earlier versions: the time of a fence in ms),
 //!                   node timeout ms u32, the agent's address text (empty: not sent),
-//!                   its choice of a fence: u8 (1 off, 2 auto)
+//!                   its choice of a fence: u8 (0 none, 1 off, 2 auto),
+//!                   then nothing or 1: u8 (every round sorts its nodes)
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat  nothing or flags: u8 (1: the agent has a viewer, 2: for all agents), message

@@ -68,7 +68,9 @@ pub enum Operation {
     },
     /// Resumes over a new connection, as the first operation on it.
     ///
-    /// The answer is `Attached`, followed by events that depend on the state of the agent.
+    /// The answer is `Attached`, followed by events that depend on the state of the agent. An agent
+    /// that leaves receives only `Left`. If the run is over or the coordinator refuses the agent,
+    /// the agent receives only that event.
     Reattach(Box<Reattach>),
     /// Reports that all workers of the agent have succeeded.
     ///
@@ -140,8 +142,8 @@ pub struct Reattach {
     pub left: Option<HeldRound>,
     /// `true` if the agent leaves the run; the answer is `Left`.
     ///
-    /// The agent has sent `Leave` over a connection that broke before the answer arrived. The
-    /// message then contains no round.
+    /// No coordinator has confirmed it yet: the connection broke before the answer to `Leave`
+    /// arrived, or there was no connection. The message then contains no round.
     pub leaves: bool,
 }
 
@@ -196,7 +198,7 @@ pub struct Join {
     ///
     /// 0 if the number is still unknown. The agents then exchange the numbers in the round's store.
     pub local_world_size: u32,
-    /// Program of the workers; `None` from agents of version 0.1.
+    /// Program of the workers; `None` from agents of earlier versions.
     pub program: Option<Program>,
     /// Number of joins of this agent, this one included.
     ///
@@ -223,7 +225,7 @@ pub struct Program {
     pub fingerprint: u64,
     /// `true` if the user has specified a run id.
     ///
-    /// Without a run id, a run accepts only agents with the same program.
+    /// All agents of a run for which the user has specified no run id must run the same program.
     pub has_run_id: bool,
 }
 

@@ -21,7 +21,7 @@ const CUT_FACTOR: u32 = 4;
 const RETRY: Duration = Duration::from_millis(200);
 
 impl NativeClient {
-    /// Connects if no attempt is pending.
+    /// Connects if there is no connection and no pending attempt.
     ///
     /// After that, the machine sends requests that it could not send.
     pub(super) fn dial(&mut self, now: Mono) {
