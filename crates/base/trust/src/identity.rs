@@ -21,7 +21,7 @@ use rustls::{
 /// Scheme of the names of workers that cannot be host names.
 const URI: &str = "rdzv:";
 
-/// The certificate that this process presents, and the authority that it trusts.
+/// Certificate of this process, and the authority that the process trusts.
 pub struct Identity {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,

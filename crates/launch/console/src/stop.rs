@@ -28,7 +28,7 @@ pub struct Stop<'a> {
     pub ranks: &'a [u32],
     /// Time until SIGKILL.
     pub left: Duration,
-    /// Time of the first request, of which the second one leaves a quarter.
+    /// Time that the first request grants; the second one leaves a quarter of it.
     pub shutdown_timeout: Duration,
 }
 

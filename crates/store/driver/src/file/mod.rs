@@ -131,7 +131,7 @@ impl FileStore {
         &self.path
     }
 
-    /// Waits until the value of a key differs from `known`, and returns the new value.
+    /// Waits for a value that differs from `known`, and returns it.
     /// A `known` of `None` means that the key does not exist. Returns `None` if the key has been
     /// removed.
     ///

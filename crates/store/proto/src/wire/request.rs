@@ -17,7 +17,7 @@ use crate::limits::Limits;
 /// The number that a client sends in `VALIDATE`, before anything else.
 pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 
-/// The ranges of opcodes, each reserved for one protocol. Other numbers are free.
+/// Ranges of opcodes, each reserved for one protocol; others are free.
 /// No request has an opcode in the ranges of `relay` and `status` yet.
 pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),

@@ -58,7 +58,7 @@ pub struct NativeOptions {
     pub settings: Settings,
     /// This agent. Other nodes reach the workers' store at its address.
     pub node: NodeDesc,
-    /// Policy for the workers' store, and for the stores that this agent connects to.
+    /// Policy for the workers' store and for the stores of other agents.
     pub policy: StorePolicy,
     /// Program of its workers.
     pub program: Option<Program>,

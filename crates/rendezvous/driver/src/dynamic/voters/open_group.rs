@@ -34,7 +34,7 @@ pub(in crate::dynamic) struct Left {
 }
 
 impl Left {
-    /// Reads the record of an agent that knew other members, or was alone elsewhere.
+    /// Reads the record of an agent that knew others, or was alone elsewhere.
     ///
     /// "Alone elsewhere" means that the agent was the only member, but not at the endpoint. `None`
     /// for any other agent.
@@ -99,7 +99,7 @@ pub(in crate::dynamic) fn origin(listeners: &[TcpListener], options: &Options) -
     }
 }
 
-/// Opens the previous agent's record, which is also the record for the next one.
+/// Opens the record of the previous agent, which the next one reads too.
 fn note_file(kept: &Kept, options: &Options) -> io::Result<NoteFile> {
     let mut note = NoteFile::over(kept.coordinator_slots()?, options.coordinator_timeout);
     note.reopen()?;
