@@ -67,7 +67,7 @@ pub(crate) struct Segment {
     pub(crate) events: BTreeMap<usize, Filled>,
 }
 
-/// Event behind the last copy into a block.
+/// Event recorded after the last copy into a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Filled {
     pub(crate) event: CudaEvent,

@@ -18,7 +18,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
-/// Examples of the pages, as tests.
+/// Runs the examples in the documentation pages as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/hangs.md")]
 #[doc = include_str!("../../../../docs/torchelastic-api.md")]

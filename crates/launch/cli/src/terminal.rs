@@ -101,8 +101,8 @@ fn queue(write: Write, bytes: &[u8]) {
 
 /// Starts the thread that writes the lines; later lines are queued.
 ///
-/// A process that supervises workers or serves clients calls it once. If the thread cannot be
-/// started, the callers keep writing the lines themselves.
+/// A process that supervises workers or serves clients calls this function once. If the thread
+/// cannot be started, the callers keep writing the lines themselves.
 pub(crate) fn start_lines() {
     let (queue, commands) = channel();
     let thread = thread::Builder::new()

@@ -142,9 +142,10 @@ pub trait RendezvousBackend: Send {
 
     /// Leaves the run because a parent process of this agent was killed.
     ///
-    /// After that, no process on this node restarts the agent. Everything that this node hosts for
-    /// other nodes stops with the agent, as if the agent had been killed. The other nodes then wait
-    /// for a successor at its address, unless another voter coordinates the run.
+    /// After that, no process on this node restarts the agent. A voter hands over to the other
+    /// voters. Without other voters, everything that this node hosts for other nodes stops with the
+    /// agent, as if the agent had been killed. The other nodes then wait for a successor at its
+    /// address, unless another voter coordinates the run.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// Letter of the uninterruptible sleep.
+/// Letter for uninterruptible sleep in `/proc/PID/stat`.
 pub const UNINTERRUPTIBLE: char = 'D';
 
 /// Shortest interval between two checks.

@@ -9,7 +9,7 @@
 //!   failures of other nodes, lost nodes ───────────┘
 //! ```
 //!
-//! * `lost_node` describes nodes that were lost without a message.
+//! * `lost_node` describes nodes that were lost or have left, and a lost host of the rendezvous.
 //! * `judge` puts the failures of this node and of other nodes in order.
 //!
 //! `rdzv_agent_proto::group` finds the causes and the first failure of this node.

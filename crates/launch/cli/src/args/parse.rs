@@ -128,7 +128,7 @@ pub(crate) fn parse(
 /// Returns the output style of a launcher.
 ///
 /// The name of the launcher decides, unless `--compat-output` or its variable requests torchrun's
-/// style. A line that cannot be parsed has a style too, for its error.
+/// style. A command line that cannot be parsed also gets a style, in which its error is printed.
 pub(crate) fn face(
     launcher: Launcher,
     words: &[OsString],

@@ -57,8 +57,8 @@ pub(crate) struct RendezvousArgs {
     ///
     /// Workers see it as TORCHELASTIC_RUN_ID. The names of log directories begin with it. With
     /// --standalone, or on one node with the static backend and neither --rdzv-endpoint nor
-    /// --master-port, the default is a random UUID. There, torchrun also replaces a specified name.
-    /// Otherwise, the default is `none`.
+    /// --master-port, the default is a random UUID. In these cases, torchrun replaces even a
+    /// specified name. Otherwise, the default is `none`.
     #[arg(long, value_name = "ID")]
     pub(crate) rdzv_id: Option<String>,
 

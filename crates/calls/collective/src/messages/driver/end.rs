@@ -59,7 +59,7 @@ impl Driver {
         }
     }
 
-    /// Returns the operations to which this applies, each with a separate error.
+    /// Returns the operations for which `applies` returns `true`, each with its own error.
     fn failing(
         &self,
         applies: impl Fn(&Transfer) -> bool,

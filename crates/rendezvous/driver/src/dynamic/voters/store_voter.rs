@@ -33,7 +33,7 @@ impl StoreVoter {
     ///
     /// # Errors
     ///
-    /// Returns an error of one sentence if the text is not such a list.
+    /// Returns an error with a one-sentence message if the text is not a valid list.
     pub fn endpoints(list: &str) -> Result<Vec<Endpoint>, RendezvousError> {
         let wrong = |what: String| Err(RendezvousError::Argument(what));
         let mut endpoints = listed(list)?;
