@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use super::round::Round;
-use super::{Phase, Run};
+use super::{Effect, Phase, Run};
 use crate::coordinator::wire::{Event, Standing};
 use crate::{FencePolicy, NodeDesc, Rule, fence};
 
@@ -119,13 +119,8 @@ impl Run {
             self.note();
         }
         let may_have = |node: &&NodeDesc| self.may_have_lease(node);
-        for node in self
-            .agents
-            .keys()
-            .filter(may_have)
-            .cloned()
-            .collect::<Vec<_>>()
-        {
+        let affected: Vec<_> = self.agents.keys().filter(may_have).cloned().collect();
+        for node in affected {
             self.announce_fence(&node, false);
         }
     }
@@ -158,7 +153,7 @@ impl Run {
         if self.accepts_fence(node) {
             let round = self.round.number();
             let event = Event::Fence { round, acts };
-            self.effects.notify(node, event);
+            self.effects.push(Effect::notify(node, event));
         }
     }
 
