@@ -5,6 +5,8 @@ use std::fmt::{self, Write};
 use rdzv_core::rank::{LocalRank, Rank, intervals};
 use serde::{Deserialize, Serialize};
 
+use super::flight_recorder::{FlightRecord, mismatches};
+
 /// Number of Python frames in a description.
 const FRAMES_SHOWN: usize = 8;
 
@@ -80,6 +82,9 @@ pub struct WorkerStack {
     pub kernel: KernelState,
     /// Other threads: name and sleeping location, and the count of each kind.
     pub threads: Vec<(String, u32)>,
+    /// Collective calls of the worker, if it has a flight recorder.
+    #[serde(default)]
+    pub recorder: Option<FlightRecord>,
 }
 
 impl WorkerStack {
@@ -147,7 +152,7 @@ impl WorkerStack {
         matches!(self.kernel.state, Some('T' | 't'))
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match &*self.node {
             "" => self.rank.to_string(),
             node => format!("{} ({node})", self.rank),
@@ -258,6 +263,9 @@ pub struct Comparison {
     pub numbers: Vec<u64>,
     /// Sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
+    /// Sentences about collective calls that differ or are missing.
+    #[serde(default)]
+    pub collectives: Vec<String>,
     /// Workers that may block the job.
     pub blamed: Vec<Rank>,
     /// Stacks of the other nodes; only on the node that compared them.
@@ -284,6 +292,7 @@ pub fn compare(nodes: Vec<NodeStacks>) -> Comparison {
     Comparison {
         numbers,
         odd: odd.map(|odd| odd.text),
+        collectives: mismatches(&stacks),
         blamed: blamed.iter().map(|index| stacks[*index].rank).collect(),
         elsewhere: stacks.split_off(own),
     }
@@ -333,6 +342,7 @@ mod tests {
                 syscall: Some(syscall.to_owned()),
             },
             threads: Vec::new(),
+            recorder: None,
         }
     }
 

@@ -1,6 +1,9 @@
 //! Reaction to the watches: inspection, report, and stop of workers.
 
+use std::path::{Path, PathBuf};
+
 use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
+use rdzv_agent_proto::hang::flight_recorder::mismatches;
 use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::ProgressChange;
 use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
@@ -14,6 +17,7 @@ use tracing::{error, info, warn};
 use super::exchange::{Comparing, Peers};
 use super::inspect::{self, Inspection};
 use super::pipes::Source;
+use super::recorder::{Recorder, Recorders};
 use super::report::resumed;
 use super::stragglers::Stragglers;
 use super::watches::{HangEvent, HeartbeatOf, Trouble, Watches};
@@ -48,6 +52,8 @@ pub(crate) struct HangMonitor {
     pub(crate) watches: Watches,
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
+    /// Flight recorders of the workers that may serve requests.
+    recorders: Recorders,
     stragglers: Option<Stragglers>,
     /// Other nodes of the round, if there are any.
     peers: Option<Peers>,
@@ -82,6 +88,7 @@ impl HangMonitor {
             local_world_size: workers,
             troubles: Vec::new(),
             inspection: None,
+            recorders: Recorders::new(),
             stragglers: plan.stragglers.map(Stragglers::new),
             peers: None,
             comparing: None,
@@ -89,6 +96,12 @@ impl HangMonitor {
             number: 0,
             spin: SpinCheck::default(),
         })
+    }
+
+    /// Adds the socket at which a worker may serve requests, and its error file.
+    pub(crate) fn serves(&mut self, worker: LocalRank, socket: PathBuf, error_file: Option<&Path>) {
+        let recorder = Recorder::new(socket, error_file);
+        self.recorders.insert(worker, recorder);
     }
 
     /// Restarts the clocks of a worker that continues in its process.
@@ -256,7 +269,8 @@ impl HangMonitor {
         let others_hang = answer == Some(Ok(true));
         spin.workers = progress.may_spin(now, others_hang);
         if !spin.workers.is_empty() {
-            self.inspection = Some(inspect::begin(running(), self.plan.stack_tool.as_ref()));
+            let tool = self.plan.stack_tool.as_ref();
+            self.inspection = Some(inspect::begin(running(), tool, &Recorders::new()));
         }
         if !progress.may_spin(now, true).is_empty() {
             spin.asked = self.peers.as_ref().map(Peers::any_hang);
@@ -337,7 +351,7 @@ impl HangMonitor {
         }
         if !self.troubles.is_empty() && self.inspection.is_none() {
             let tool = self.plan.stack_tool.as_ref();
-            self.inspection = Some(inspect::begin(running(), tool));
+            self.inspection = Some(inspect::begin(running(), tool, &self.recorders));
         } else {
             self.check_spin(now.mono, running);
         }
@@ -394,15 +408,16 @@ impl HangMonitor {
         if found.is_empty() {
             return Vec::new();
         }
-        let (elsewhere, odd) = match compared {
-            Some(found) => (found.elsewhere, found.odd),
-            None => (Vec::new(), odd.map(|odd| odd.text)),
+        let (elsewhere, odd, collectives) = match compared {
+            Some(found) => (found.elsewhere, found.odd, found.collectives),
+            None => (Vec::new(), odd.map(|odd| odd.text), mismatches(&stacks)),
         };
         let report = HangReport {
             found,
             stacks,
             elsewhere,
             odd,
+            collectives,
             spared,
             action,
         };
