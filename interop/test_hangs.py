@@ -135,7 +135,7 @@ def test_flight_recorders_name_the_collective_that_ranks_do_not_share(tmp_path, 
     def node(number):
         words = [RDZV, "run", "--nnodes", nodes, "--node-rank", number, "--master-port", port]
         words += ["--nproc-per-node", 2 // nodes, "--log-dir", tmp_path / str(number)]
-        words += ["--worker-server", "--hang-timeout", 3, "--hang-action", "fail"]
+        words += ["--worker-server", "--hang-timeout", 5, "--hang-action", "fail"]
         words += ["--events-file", tmp_path / f"{number}.jsonl", worker("recorded_calls.py"), how]
         return Running(words, env={"GLOO_SOCKET_IFNAME": "lo"})
 
@@ -146,7 +146,7 @@ def test_flight_recorders_name_the_collective_that_ranks_do_not_share(tmp_path, 
         assert finished.code != 0, finished.all
         assert len(re.findall(expected, finished.stderr)) == 1, finished.all
         events = map(json.loads, (tmp_path / f"{number}.jsonl").read_text().splitlines())
-        (hang,) = [event for event in events if event["event"] == "hang"]
+        (hang,) = [event["fields"] for event in events if event["name"] == "hang"]
         assert re.fullmatch(expected, *hang["collectives"]), hang
         dumps = [place["flight_recorder"] for place in hang["places"] if place["node"] is None]
         assert len(dumps) == 2 // nodes, hang
