@@ -1,6 +1,7 @@
 //! Reaction to the watches: inspection, report, and stop of workers.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
 use rdzv_agent_proto::hang::flight_recorder::mismatches;
@@ -338,15 +339,7 @@ impl HangMonitor {
                 let limit = self.plan.progress.unwrap_or_default();
                 self.troubles.push(Trouble::Stuck { silent, limit });
             }
-            // The other nodes made progress, so nothing was reported.
-            Some(ProgressChange::Resumed { .. }) if self.held.take().is_some() => {
-                self.comparing = None;
-            }
-            Some(ProgressChange::Resumed { silent }) => {
-                self.comparing = None;
-                warn!("[{}] {}", self.role, resumed(silent));
-                outputs.push(HangOutput::Over);
-            }
+            Some(ProgressChange::Resumed { silent }) => outputs.extend(self.resumed(silent)),
             None => {}
         }
         if !self.troubles.is_empty() && self.inspection.is_none() {
@@ -356,6 +349,19 @@ impl HangMonitor {
             self.check_spin(now.mono, running);
         }
         outputs
+    }
+
+    /// Withdraws a hang that is over, and reports its end if the hang was reported.
+    fn resumed(&mut self, silent: Duration) -> Option<HangOutput> {
+        if let Some(comparing) = &mut self.comparing {
+            comparing.withdraw();
+        }
+        // The other nodes made progress, so nothing was reported.
+        if self.held.take().is_some() {
+            return None;
+        }
+        warn!("[{}] {}", self.role, resumed(silent));
+        Some(HangOutput::Over)
     }
 
     /// Reports the findings of the inspection, and stops workers at fault.
@@ -486,5 +492,48 @@ fn causes(trouble: Trouble, stacks: &[WorkerStack], blamed: &[usize]) -> Vec<(Lo
                 (stack.local_rank, cause)
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::hang::exchange::tests::{MemoryStore, await_that};
+    use rdzv_store::Store;
+
+    #[test]
+    fn the_late_withdrawal_of_a_hang_spares_the_stacks_of_the_next_one() {
+        let store = MemoryStore::default();
+        let mut monitor = HangMonitor::new(&HangPlan::default(), "default", 1).unwrap();
+        monitor.peers = Some(store.peers(0, 2));
+        let hang = |monitor: &mut HangMonitor| {
+            let (silent, limit) = (Duration::ZERO, Duration::ZERO);
+            monitor.inspected(vec![Trouble::Stuck { silent, limit }], vec![], &[])
+        };
+        let stored = |number: &str| {
+            let value = store
+                .check(&["rdzv/hang/0"])
+                .unwrap()
+                .then(|| store.get("rdzv/hang/0"));
+            value.is_some_and(|it| String::from_utf8_lossy(&it.unwrap()).contains(number))
+        };
+        hang(&mut monitor);
+        await_that("the first stacks", || stored("\"number\":1"));
+        let removal = store.removal.lock().unwrap();
+        assert!(monitor.resumed(Duration::ZERO).is_none());
+        hang(&mut monitor);
+        // Nothing can be stored now. A wrong order gets time to show itself.
+        (0..1000).for_each(|_| thread::yield_now());
+        assert!(stored("\"number\":1"));
+        drop(removal);
+        await_that("the next stacks", || stored("\"number\":2"));
+        // The removal is the only call that can still follow.
+        let hanging = || store.add("rdzv/hang/hanging", 0).unwrap();
+        await_that("the end of the withdrawal", || hanging() == 1);
+        assert!(stored("\"number\":2"));
+        monitor.clear();
+        await_that("the end of the hang", || hanging() == 0);
     }
 }
