@@ -1,4 +1,4 @@
-"""Gloo group whose ranks do not call the same collectives, with PyTorch's flight recorder.
+"""Gloo group whose ranks call different collectives, with flight recorders.
 
     recorded_calls.py skips|differs
 

@@ -1,12 +1,10 @@
-//! Collective calls in PyTorch's flight recorders, and the ranks whose calls differ.
+//! Collective calls in flight recorders, and the ranks whose calls differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::escape::escape;
-use rdzv_core::rank::intervals;
+use rdzv_core::rank::{Rank, intervals};
 use serde::{Deserialize, Serialize};
-
-use super::stacks::WorkerStack;
 
 /// Number of calls that the record of a group keeps.
 const KEPT: usize = 8;
@@ -148,90 +146,85 @@ impl Entry {
     }
 }
 
-/// Compares the flight recorders of all ranks, and names ranks whose calls differ.
+/// Rank, its name in sentences, and its flight record.
+pub type Recorded<'a> = (Rank, String, &'a FlightRecord);
+
+/// Compares flight records, and names the ranks whose calls differ.
 ///
 /// For each process group, this compares the oldest call that a rank has not finished. Each
 /// sentence names the ranks that called something else, or those that have not called.
-pub fn mismatches(stacks: &[WorkerStack]) -> Vec<String> {
-    let groups = stacks.iter().filter_map(|stack| stack.recorder.as_ref());
-    let names: BTreeSet<&str> = groups
-        .flat_map(|record| record.groups.iter().map(|calls| &*calls.group))
-        .collect();
-    names
+pub fn compare(ranks: &[Recorded<'_>]) -> Vec<String> {
+    let groups = ranks.iter().flat_map(|(_, _, record)| &record.groups);
+    let groups: BTreeSet<&str> = groups.map(|known| &*known.group).collect();
+    let sentences = groups
         .into_iter()
-        .filter_map(|name| mismatch(stacks, name))
-        .collect()
+        .filter_map(|group| mismatch(ranks, group));
+    sentences.collect()
 }
 
-fn mismatch(stacks: &[WorkerStack], group: &str) -> Option<String> {
-    let members: Vec<(&WorkerStack, &GroupCalls)> = stacks
-        .iter()
-        .filter_map(|stack| {
-            let mut groups = stack.recorder.as_ref()?.groups.iter();
-            Some((stack, groups.find(|calls| calls.group == group)?))
-        })
-        .collect();
+fn mismatch(ranks: &[Recorded<'_>], group: &str) -> Option<String> {
+    let members = ranks.iter().filter_map(|rank| {
+        let mut groups = rank.2.groups.iter();
+        Some((rank, groups.find(|known| known.group == group)?))
+    });
+    let members: Vec<(&Recorded<'_>, &GroupCalls)> = members.collect();
     let calls = members.iter().flat_map(|(_, known)| &known.calls);
-    let number = calls
-        .filter(|call| !call.finished)
-        .map(|call| call.number)
-        .min()?;
-    let mut called: BTreeMap<&str, Vec<&WorkerStack>> = BTreeMap::new();
+    let unfinished = calls.filter(|call| !call.finished);
+    let number = unfinished.map(|call| call.number).min()?;
+    let mut called: BTreeMap<&str, Vec<&Recorded<'_>>> = BTreeMap::new();
     let mut waiting = Vec::new();
     let mut absent = Vec::new();
-    for (stack, known) in members {
+    for (rank, known) in members {
         if known.last < number {
-            absent.push(stack);
+            absent.push(rank);
         }
         if let Some(call) = known.calls.iter().find(|call| call.number == number) {
-            called.entry(&call.text).or_default().push(stack);
+            called.entry(&call.text).or_default().push(rank);
             if !call.finished {
-                waiting.push(stack);
+                waiting.push(rank);
             }
         }
     }
     let mut called: Vec<_> = called.into_iter().collect();
     // Rare calls come first.
     called.sort_by_key(|(_, ranks)| ranks.len());
-    let differs = called.len() > 1;
-    if !differs && absent.is_empty() {
-        return None;
-    }
-    let mut parts: Vec<String> = called
-        .iter()
-        .filter(|_| differs)
-        .map(|(text, ranks)| format!("{} called {text}", names(ranks)))
-        .collect();
+    let mut parts = Vec::new();
     if !absent.is_empty() {
         let have = if absent.len() == 1 { "has" } else { "have" };
-        parts.insert(0, format!("{} {have} not called it", names(&absent)));
+        parts.push(format!("{} {have} not called it", names(&absent)));
     }
-    if !differs {
-        let wait = if waiting.len() == 1 { "waits" } else { "wait" };
-        parts.push(format!("{} {wait} in {}", names(&waiting), called[0].0));
-    }
-    let parts = parts.join(", ");
-    Some(format!("collective {number} of {group}: {parts}"))
-}
-
-fn names(stacks: &[&WorkerStack]) -> String {
-    match stacks {
-        [stack] => format!("rank {}", stack.name()),
+    match &called[..] {
+        [_] if absent.is_empty() => return None,
+        [(text, _)] => {
+            let wait = if waiting.len() == 1 { "waits" } else { "wait" };
+            parts.push(format!("{} {wait} in {text}", names(&waiting)));
+        }
         _ => {
-            let ranks: Vec<u32> = stacks.iter().map(|stack| stack.rank.0).collect();
-            format!("ranks {}", intervals(&ranks))
+            let called = called.iter();
+            parts.extend(called.map(|(text, ranks)| format!("{} called {text}", names(ranks))));
         }
     }
+    Some(format!(
+        "collective {number} of {group}: {}",
+        parts.join(", ")
+    ))
+}
+
+fn names(ranks: &[&Recorded<'_>]) -> String {
+    if let [(_, name, _)] = ranks {
+        return format!("rank {name}");
+    }
+    let ranks: Vec<u32> = ranks.iter().map(|(rank, ..)| rank.0).collect();
+    format!("ranks {}", intervals(&ranks))
 }
 
 #[cfg(test)]
 mod tests {
-    use rdzv_core::rank::{LocalRank, Rank};
     use serde_json::{Value, json};
 
     use super::*;
 
-    /// Returns an entry as PyTorch 2.15 writes it, without fields that nothing reads.
+    /// Returns an entry of PyTorch 2.15, without fields that nothing reads.
     /// A call is written as `NUMBER NAME SIZES`; `!` at the end marks an unfinished one.
     fn entry(group: (&str, &str), backend: &str, call: &str) -> Value {
         let mut words = call.trim_end_matches('!').splitn(3, ' ');
@@ -247,23 +240,17 @@ mod tests {
         })
     }
 
-    fn recorded(rank: u32, groups: Vec<GroupCalls>) -> WorkerStack {
-        WorkerStack {
-            node: String::new(),
-            local_rank: LocalRank(rank),
-            rank: Rank(rank),
-            pid: 100 + rank,
-            frames: Vec::new(),
-            without_frames: None,
-            kernel: Default::default(),
-            threads: Vec::new(),
-            recorder: Some(FlightRecord { file: None, groups }),
-        }
+    fn of_ranks(groups: impl IntoIterator<Item = Vec<GroupCalls>>) -> Vec<String> {
+        let record = |groups| FlightRecord { file: None, groups };
+        let records: Vec<_> = groups.into_iter().map(record).collect();
+        let ranks = (0..).zip(&records);
+        let ranks = ranks.map(|(rank, record)| (Rank(rank), rank.to_string(), record));
+        compare(&ranks.collect::<Vec<_>>())
     }
 
-    /// Compares ranks whose default group of gloo has these calls, separated by semicolons.
+    /// Compares ranks with these calls of gloo, separated by semicolons.
     fn compared(ranks: &[&str]) -> Vec<String> {
-        let stacks = (0..).zip(ranks).map(|(rank, calls)| {
+        of_ranks(ranks.iter().map(|calls| {
             let calls = calls.split(';').filter(|call| !call.is_empty());
             let entries = calls.map(|call| entry(("0", "default_pg"), "gloo", call));
             let mut dump = json!({"version": "2.10", "pg_config": {"": {"desc": "", "name": ""}}});
@@ -271,9 +258,8 @@ mod tests {
             if !entries.is_empty() {
                 dump["entries"] = entries.into();
             }
-            recorded(rank, read(dump.to_string().as_bytes(), "gloo").unwrap())
-        });
-        mismatches(&stacks.collect::<Vec<_>>())
+            read(dump.to_string().as_bytes(), "gloo").unwrap()
+        }))
     }
 
     #[test]
@@ -306,7 +292,7 @@ mod tests {
                 "1: rank 2 has not called it, rank 1 called all_reduce of Float [9], rank 0 called \
                  all_reduce of Float [9], Float [1]",
             ),
-            // Rank 0 sent its broadcast and went on.
+            // Rank 0 has sent its broadcast, and is in the next call.
             (
                 &["1 broadcast [9];2 all_reduce [1]!", "1 all_reduce [1]!"],
                 "1: rank 1 called all_reduce of Float [1], rank 0 called broadcast of Float [9]",
@@ -364,25 +350,16 @@ mod tests {
         let mut waits = entry(("3", "mesh"), "nccl", "5 all_gather [2]!");
         waits["retired"] = true.into();
         let strange = entry(("4", "a\nb"), "nccl", "1 \u{1b}[31m!");
-        let mut stacks = vec![
-            recorded(0, dump(vec![waits, strange])),
-            recorded(1, dump(vec![])),
-        ];
-        stacks[1].node = "node-b".to_owned();
-        // A rank without a recorder, and one without the group, are not missing.
-        stacks.push(WorkerStack {
-            recorder: None,
-            ..recorded(2, vec![])
-        });
-        stacks.push(recorded(3, vec![]));
+        let first = dump(vec![waits, strange]);
+        let strange = first.last().unwrap().clone();
+        // Rank 2 is not in the group.
         assert_eq!(
-            mismatches(&stacks),
+            of_ranks([first, dump(vec![]), vec![]]),
             [
-                "collective 5 of group 3 (mesh, nccl): rank 1 (node-b) has not called it, rank 0 waits in \
-              all_gather of Float [2]"
+                "collective 5 of group 3 (mesh, nccl): rank 1 has not called it, rank 0 waits in \
+                 all_gather of Float [2]"
             ]
         );
-        let strange = stacks[0].recorder.as_ref().unwrap().groups.last().unwrap();
         assert_eq!(strange.group, "group 4 (a\\nb, nccl)");
         assert_eq!(strange.calls[0].text, "\\u{1b}[31m");
         assert!(read(b"", "gloo").is_err() && read(b"[1]", "gloo").is_err());

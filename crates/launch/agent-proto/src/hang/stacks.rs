@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use rdzv_core::rank::{LocalRank, Rank, intervals};
 use serde::{Deserialize, Serialize};
 
-use super::flight_recorder::{FlightRecord, mismatches};
+use super::flight_recorder::{self, FlightRecord};
 
 /// Number of Python frames in a description.
 const FRAMES_SHOWN: usize = 8;
@@ -152,7 +152,7 @@ impl WorkerStack {
         matches!(self.kernel.state, Some('T' | 't'))
     }
 
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         match &*self.node {
             "" => self.rank.to_string(),
             node => format!("{} ({node})", self.rank),
@@ -296,6 +296,15 @@ pub fn compare(nodes: Vec<NodeStacks>) -> Comparison {
         blamed: blamed.iter().map(|index| stacks[*index].rank).collect(),
         elsewhere: stacks.split_off(own),
     }
+}
+
+/// Names the ranks whose collective calls differ, if flight recorders show it.
+pub fn mismatches(stacks: &[WorkerStack]) -> Vec<String> {
+    let recorded = stacks.iter().filter_map(|stack| {
+        let record = stack.recorder.as_ref()?;
+        Some((stack.rank, stack.name(), record))
+    });
+    flight_recorder::compare(&recorded.collect::<Vec<_>>())
 }
 
 /// Describes the workers in lines, equal ones of a node once.

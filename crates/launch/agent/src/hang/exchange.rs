@@ -11,7 +11,8 @@
 //!
 //! Each agent with `--hang-timeout` increases one number at the begin of a round. After that, the
 //! exchange about hangs costs nothing until a node hangs. Then node 0 waits for the stacks of all
-//! nodes, and each other node waits for the comparison. All calls run on separate threads.
+//! nodes, and each other node waits for the comparison. A node that hangs again during a hang of
+//! node 0 compares the stacks itself. All calls run on separate threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -360,7 +361,7 @@ pub(super) mod tests {
     #[derive(Debug, Clone, Default)]
     pub(crate) struct MemoryStore {
         inner: HashStore,
-        /// Number of the call that cannot open another handle, from 1; 0 if there is none.
+        /// Number of the call that opens no handle, from 1; 0 for none.
         refused: Arc<AtomicUsize>,
         /// Lock that each removal of a key needs.
         pub(crate) removal: Arc<Mutex<()>>,

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
-use rdzv_agent_proto::hang::flight_recorder::mismatches;
 use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::ProgressChange;
-use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
+use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, mismatches, outliers, suspects};
 use rdzv_agent_proto::hang::straggler::StragglerChange;
 use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;

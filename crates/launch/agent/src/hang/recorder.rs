@@ -1,4 +1,4 @@
-//! PyTorch's flight recorder, from the control plane of a worker (`--worker-server`).
+//! PyTorch's flight recorder, from a worker's server (`--worker-server`).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use tracing::warn;
 /// Time limit for the answer of a worker, so that the report is not late.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// Maximum size of an answer: enough for ten times PyTorch's default number of entries.
+/// Maximum size of an answer: ten times the entries of PyTorch's default.
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Backends, and the handlers that return their recorders.

@@ -60,7 +60,7 @@ pub struct HangReport {
     pub elsewhere: Vec<WorkerStack>,
     /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
-    /// Sentences about collective calls that differ or are missing, from flight recorders.
+    /// Sentences about collective calls that differ or are missing.
     pub collectives: Vec<String>,
     /// `true` if the agent stops no worker although the user requested it.
     /// The reason is that all workers here may be waiting for one on another node.
