@@ -116,3 +116,93 @@ fn save(dumps: Vec<(&str, Vec<u8>)>, file: Option<PathBuf>) -> io::Result<Option
     }
     Ok(Some(record))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    const EMPTY: &str = "HTTP/1.1 200 OK\r\n\r\n{\"pg_config\": {}}";
+
+    /// Reads the recorder of a worker that gives these answers to the two requests.
+    /// Returns the number of groups, and the saved dump.
+    fn read(answers: [&'static str; 2]) -> Option<(usize, String)> {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let recorder = Recorder::new(socket, Some(&directory.path().join("error.json")));
+        let worker = thread::spawn(move || {
+            for (answer, (_, handler)) in answers.iter().zip(HANDLERS) {
+                let Ok((mut stream, _)) = listener.accept() else {
+                    return;
+                };
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    request.extend(byte);
+                }
+                let expected = format!("POST /handler/{handler} HTTP/1.1\r\n");
+                assert!(request.starts_with(expected.as_bytes()), "{request:?}");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let record = runtime.unwrap().block_on(recorder.read(Rank(3)));
+        worker.join().unwrap();
+        record.map(|it| {
+            (
+                it.groups.len(),
+                fs::read_to_string(it.file.unwrap()).unwrap(),
+            )
+        })
+    }
+
+    #[test]
+    fn the_dumps_of_the_backends_that_a_worker_uses_are_saved() {
+        let missing = "HTTP/1.1 404 Not Found\r\n\r\nHandler not found";
+        let used = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n\
+                    {\"pg_config\": {\"\": {\"desc\": \"\"}}, \"version\": \"2.10\"}";
+        let dump = used.split("\r\n\r\n").nth(1).unwrap();
+        assert_eq!(
+            read([used, missing]),
+            Some((1, format!("{{\"gloo\": {dump}}}\n")))
+        );
+        assert_eq!(
+            read([EMPTY, used]),
+            Some((1, format!("{{\"nccl\": {dump}}}\n")))
+        );
+        let (groups, both) = read([used, used]).unwrap();
+        assert_eq!(
+            (groups, both),
+            (2, format!("{{\"gloo\": {dump},\n\"nccl\": {dump}}}\n"))
+        );
+        for answer in [
+            missing,
+            EMPTY,
+            "HTTP/1.1 200 OK\r\n\r\n{",
+            "HTTP/1.1 200 OK\r\n\r\n3",
+        ] {
+            assert_eq!(read([answer, EMPTY]), None, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_worker_without_a_server_has_no_recorder() {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.unwrap();
+        let socket = directory.path().join("socket");
+        let read = || runtime.block_on(Recorder::new(socket.clone(), None).read(Rank(0)));
+        assert_eq!(read(), None);
+        drop(UnixListener::bind(&socket).unwrap());
+        assert_eq!(read(), None);
+    }
+}
