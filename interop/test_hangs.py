@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +119,49 @@ def test_a_node_whose_workers_wait_for_another_node_is_not_ended(tmp_path):
     assert (finished.code, other.code) == (0, 0), finished.all + other.all
     assert finished.stderr.count("hangs: no progress") == 1, finished.all
     assert "all of them may be waiting for another node" in finished.stderr, finished.all
+
+
+@pytest.mark.parametrize(
+    "how, calls",
+    [
+        ("skips", r"rank 1%s has not called it, rank 0%s waits in all_reduce of Float \[1000\]"),
+        ("differs", r"rank 0%s called all_reduce of Float \[1000\], rank 1%s called barrier"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_flight_recorders_name_the_collective_that_ranks_do_not_share(tmp_path, nodes, how, calls):
+    port = free_port()
+
+    def node(number):
+        words = [RDZV, "run", "--nnodes", nodes, "--node-rank", number, "--master-port", port]
+        words += ["--nproc-per-node", 2 // nodes, "--log-dir", tmp_path / str(number)]
+        words += ["--worker-server", "--hang-timeout", 5, "--hang-action", "fail"]
+        words += ["--events-file", tmp_path / f"{number}.jsonl", worker("recorded_calls.py"), how]
+        return Running(words, env={"GLOO_SOCKET_IFNAME": "lo"})
+
+    running = [node(number) for number in range(nodes)]
+    expected = r"collective 2 of group 0 \(default_pg, gloo\): "
+    expected += calls.replace("%s", r" \(\S+\)" if nodes > 1 else "")
+    for number, finished in enumerate([it.finish() for it in running]):
+        assert finished.code != 0, finished.all
+        assert len(re.findall(expected, finished.stderr)) == 1, finished.all
+        events = map(json.loads, (tmp_path / f"{number}.jsonl").read_text().splitlines())
+        (hang,) = [event["fields"] for event in events if event["name"] == "hang"]
+        assert re.fullmatch(expected, *hang["collectives"]), hang
+        dumps = [place["flight_recorder"] for place in hang["places"] if place["node"] is None]
+        assert len(dumps) == 2 // nodes, hang
+        for path in dumps:
+            assert f"    flight recorder: {path}\n" in finished.stderr, finished.all
+            dump = json.loads(Path(path).read_text())
+            assert dump["gloo"]["entries"][0]["profiling_name"] == "gloo:all_reduce"
+
+
+def test_a_worker_that_serves_no_requests_has_no_flight_recorder_in_the_report():
+    finished = rdzv_run(
+        *("--standalone", "--worker-server", "--hang-timeout", 2, "--hang-action", "fail"),
+        *("--nproc-per-node", 2, worker("stuck.py"), "sleeps", 10_000),
+        env={"GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert finished.code == 1, finished.all
+    assert "rank 1 is not where the others are" in finished.stderr, finished.all
+    assert "flight recorder" not in finished.stderr, finished.all

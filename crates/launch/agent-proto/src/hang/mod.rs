@@ -18,12 +18,13 @@
 //! * [`progress`] is rdzv's: it needs no cooperation from the worker.
 //! * [`straggler`] compares the steps of workers, and names slow ones.
 //! * [`uninterruptible`] detects workers that stay in state D.
-//! * [`stacks`] compares the stacks of workers.
+//! * [`stacks`] compares the stacks of workers, and [`flight_recorder`] their collective calls.
 //! * [`line_splitter`] cuts the bytes of a pipe into lines. It accepts any bytes.
 //!
 //! All times are monotonic times of the driver. The driver suspends its clock while the workers are
 //! stopped (Ctrl-Z), so that this time does not count as silence.
 
+pub mod flight_recorder;
 pub mod heartbeat;
 pub mod line_splitter;
 pub mod progress;

@@ -5,6 +5,8 @@ use std::fmt::{self, Write};
 use rdzv_core::rank::{LocalRank, Rank, intervals};
 use serde::{Deserialize, Serialize};
 
+use super::flight_recorder::{self, FlightRecord};
+
 /// Number of Python frames in a description.
 const FRAMES_SHOWN: usize = 8;
 
@@ -80,6 +82,9 @@ pub struct WorkerStack {
     pub kernel: KernelState,
     /// Other threads: name and sleeping location, and the count of each kind.
     pub threads: Vec<(String, u32)>,
+    /// Collective calls of the worker, if it has a flight recorder.
+    #[serde(default)]
+    pub recorder: Option<FlightRecord>,
 }
 
 impl WorkerStack {
@@ -259,6 +264,9 @@ pub struct Comparison {
     pub numbers: Vec<u64>,
     /// Sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
+    /// Sentences about collective calls that differ or are missing.
+    #[serde(default)]
+    pub collectives: Vec<String>,
     /// Workers that may block the job.
     pub blamed: Vec<Rank>,
     /// Stacks of the other nodes; only on the node that compared them.
@@ -285,9 +293,19 @@ pub fn compare(nodes: Vec<NodeStacks>) -> Comparison {
     Comparison {
         numbers,
         odd: odd.map(|odd| odd.text),
+        collectives: mismatches(&stacks),
         blamed: blamed.iter().map(|index| stacks[*index].rank).collect(),
         elsewhere: stacks.split_off(own),
     }
+}
+
+/// Names the ranks whose collective calls differ, if flight recorders show it.
+pub fn mismatches(stacks: &[WorkerStack]) -> Vec<String> {
+    let recorded = stacks.iter().filter_map(|stack| {
+        let record = stack.recorder.as_ref()?;
+        Some((stack.rank, stack.name(), record))
+    });
+    flight_recorder::compare(&recorded.collect::<Vec<_>>())
 }
 
 /// Describes the workers in lines, equal ones of a node once.
@@ -334,6 +352,7 @@ mod tests {
                 syscall: Some(syscall.to_owned()),
             },
             threads: Vec::new(),
+            recorder: None,
         }
     }
 

@@ -11,8 +11,10 @@
 //!
 //! Each agent with `--hang-timeout` increases one number at the begin of a round. After that, the
 //! exchange about hangs costs nothing until a node hangs. Then node 0 waits for the stacks of all
-//! nodes, and each other node waits for the comparison. All calls run on separate threads.
+//! nodes, and each other node waits for the comparison. A node that hangs again during a hang of
+//! node 0 compares the stacks itself. All calls run on separate threads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -117,13 +119,15 @@ impl Peers {
                 drop(over);
                 let _ = withdrawn.recv();
             }
+            // Without this connection, the stacks would stay in the store.
+            let waiting = peers.store.of_thread()?;
+            waiting.set_timeout(LIMIT);
             let name = peers.own_key("hang");
             store.set(&name, &json(&own))?;
             store.add(HANGING, 1)?;
-            let waiting = peers.store.of_thread()?;
-            waiting.set_timeout(LIMIT);
+            let ended = AtomicBool::new(false);
             thread::scope(|scope| {
-                let look = || match peers.look(&*waiting, number) {
+                let look = || match peers.look(&*waiting, number, &ended) {
                     Ok(found) => drop(answer.send(found)),
                     Err(error) => tracing::debug!("no comparison of hangs: {error}"),
                 };
@@ -135,6 +139,7 @@ impl Peers {
                 }
                 // The drop of the sender ends this.
                 let _ = is_over.recv();
+                ended.store(true, Ordering::Relaxed);
                 break_off(&*waiting);
                 store.delete_key(&name)?;
                 store.add(HANGING, -1)?;
@@ -148,14 +153,19 @@ impl Peers {
         drop(called);
         Comparing {
             answer: Some(receiver),
-            over,
+            over: Some(over),
             withdrawn,
         }
     }
 
     /// Waits until all nodes hang, and returns the comparison.
     /// `None` if a node does not detect hangs.
-    fn look(&self, store: &dyn Store, number: u64) -> Result<Option<Comparison>, StoreError> {
+    fn look(
+        &self,
+        store: &dyn Store,
+        number: u64,
+        ended: &AtomicBool,
+    ) -> Result<Option<Comparison>, StoreError> {
         if store.add(WATCHING, 0)? < self.nodes.into() {
             return Ok(None);
         }
@@ -163,18 +173,20 @@ impl Peers {
         let mut hang = 1;
         while self.node != GroupRank(0) {
             let key = comparison_key(hang);
-            await_keys(store, &[&key])?;
-            let found: Option<Comparison> = parse(&store.get(&key)?);
-            let of = |it: &Comparison| it.numbers.get(self.node.0 as usize) == Some(&number);
-            if let Some(found) = found.filter(of) {
-                return Ok(Some(found));
+            await_keys(store, &[&key], ended)?;
+            match parse::<Comparison>(&store.get(&key)?) {
+                None => hang += 1,
+                Some(found) if found.numbers.get(self.node.0 as usize) == Some(&number) => {
+                    return Ok(Some(found));
+                }
+                // Node 0 still hangs, and does not compare again. This node compares.
+                Some(_) => break,
             }
-            hang += 1;
         }
         let keys = self.keys("hang");
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let values = loop {
-            await_keys(store, &keys)?;
+            await_keys(store, &keys, ended)?;
             // A node may have withdrawn its stacks during the wait, or may do so now.
             match store.check(&keys)?.then(|| store.multi_get(&keys)) {
                 None | Some(Err(StoreError::WaitTimeout { .. })) => {}
@@ -182,9 +194,13 @@ impl Peers {
             }
         };
         let nodes: Option<Vec<NodeStacks>> = values.iter().map(|value| parse(value)).collect();
-        let found = nodes.map(compare);
-        if let Some(found) = &found {
-            store.set(&comparison_key(number), &json(found))?;
+        let mut found = nodes.map(compare);
+        if let Some(found) = &mut found {
+            if self.node == GroupRank(0) {
+                store.set(&comparison_key(number), &json(found))?;
+            } else {
+                found.elsewhere.clear();
+            }
         }
         Ok(found)
     }
@@ -264,9 +280,16 @@ impl Peers {
 pub(super) struct Comparing {
     /// Receives the comparison once, or `None` if there will be none.
     pub(super) answer: Option<oneshot::Receiver<Option<Comparison>>>,
-    over: Sender<()>,
+    over: Option<Sender<()>>,
     /// Reaches its end once the stacks are withdrawn.
     withdrawn: mpsc::Receiver<()>,
+}
+
+impl Comparing {
+    /// Begins to withdraw the hang, because the workers make progress.
+    pub(super) fn withdraw(&mut self) {
+        (self.answer, self.over) = (None, None);
+    }
 }
 
 /// Exchange of samples with the other nodes.
@@ -298,10 +321,11 @@ pub(crate) enum LinkEvent {
 }
 
 /// Waits until all keys exist.
-fn await_keys(store: &dyn Store, keys: &[&str]) -> Result<(), StoreError> {
+/// `ended` ends the wait in a store whose calls cannot be aborted.
+fn await_keys(store: &dyn Store, keys: &[&str], ended: &AtomicBool) -> Result<(), StoreError> {
     loop {
         match store.wait(keys, Some(WAIT)) {
-            Err(StoreError::WaitTimeout { .. }) => {}
+            Err(StoreError::WaitTimeout { .. }) if !ended.load(Ordering::Relaxed) => {}
             waited => return waited,
         }
     }
@@ -324,19 +348,82 @@ fn parse<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
+pub(super) mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Mutex};
 
-    use rdzv_store::{TcpStore, TcpStoreOptions};
+    use bytes::Bytes;
+    use rdzv_store::{HashStore, TcpStore, TcpStoreOptions};
 
     use super::*;
+
+    /// Store in memory, whose calls cannot be aborted.
+    #[derive(Debug, Clone, Default)]
+    pub(crate) struct MemoryStore {
+        inner: HashStore,
+        /// Number of the call that opens no handle, from 1; 0 for none.
+        refused: Arc<AtomicUsize>,
+        /// Lock that each removal of a key needs.
+        pub(crate) removal: Arc<Mutex<()>>,
+    }
+
+    impl MemoryStore {
+        pub(crate) fn peers(&self, node: u32, nodes: u32) -> Peers {
+            let (store, node) = (RoundStore::new(Arc::new(self.clone())), GroupRank(node));
+            Peers { store, node, nodes }
+        }
+    }
+
+    impl Store for MemoryStore {
+        fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+            self.inner.set(key, value)
+        }
+        fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+            self.inner.get(key)
+        }
+        fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
+            self.inner.add(key, delta)
+        }
+        fn compare_set(&self, key: &str, old: &[u8], new: &[u8]) -> Result<Bytes, StoreError> {
+            self.inner.compare_set(key, old, new)
+        }
+        fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+            self.inner.check(keys)
+        }
+        /// Waits for 10 ms instead of the time limit.
+        fn wait(&self, keys: &[&str], _: Option<Duration>) -> Result<(), StoreError> {
+            self.inner.wait(keys, Some(Duration::from_millis(10)))
+        }
+        fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
+            let _removal = self.removal.lock().unwrap();
+            self.inner.delete_key(key)
+        }
+        fn num_keys(&self) -> Result<u64, StoreError> {
+            self.inner.num_keys()
+        }
+        fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+            self.inner.append(key, value)
+        }
+        fn timeout(&self) -> Duration {
+            self.inner.timeout()
+        }
+        fn set_timeout(&self, timeout: Duration) {
+            self.inner.set_timeout(timeout);
+        }
+        fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+            match self.refused.fetch_sub(1, Ordering::Relaxed) {
+                1 => Err(StoreError::Argument("no more handles".to_owned())),
+                _ => Ok(Box::new(self.clone())),
+            }
+        }
+    }
 
     fn await_answer(comparing: &mut Comparing) -> Option<Comparison> {
         let answer = comparing.answer.take().unwrap();
         answer.blocking_recv().unwrap()
     }
 
-    fn await_that(what: &str, holds: impl Fn() -> bool) {
+    pub(crate) fn await_that(what: &str, holds: impl Fn() -> bool) {
         let start = Instant::now();
         while !holds() {
             assert!(start.elapsed() < Duration::from_secs(60), "{what}");
@@ -408,5 +495,50 @@ mod tests {
         await_number(&store, WATCHING, 2);
         assert_eq!(await_answer(&mut nodes[1].compare(1, vec![], None)), None);
         nodes[0].store.end();
+    }
+    #[test]
+    fn a_node_that_hangs_again_while_node_0_still_hangs_gets_a_comparison() {
+        let (store, nodes) = three_nodes();
+        nodes.iter().for_each(Peers::begin);
+        await_number(&store, WATCHING, 3);
+        let first = nodes.iter().map(|node| node.compare(1, vec![], None));
+        let mut first: Vec<_> = first.collect();
+        for comparing in &mut first {
+            assert_eq!(await_answer(comparing).unwrap().numbers, [1, 1, 1]);
+        }
+        let before = Some(first.remove(1));
+        let mut again = nodes[1].compare(2, vec![], before);
+        assert_eq!(await_answer(&mut again).unwrap().numbers, [1, 2, 1]);
+        // The comparison of node 0 remains.
+        let of_node_0: Comparison = parse(&store.get(&comparison_key(1)).unwrap()).unwrap();
+        assert_eq!(of_node_0.numbers, [1, 1, 1]);
+        assert!(!store.check(&[&comparison_key(2)]).unwrap());
+        nodes[0].store.end();
+    }
+
+    #[test]
+    fn no_stacks_remain_if_a_node_cannot_wait_for_the_comparison() {
+        let store = MemoryStore::default();
+        let node = store.peers(0, 2);
+        store.refused.store(2, Ordering::Relaxed);
+        let comparing = node.compare(1, vec![], None);
+        comparing.answer.unwrap().blocking_recv().unwrap_err();
+        comparing.withdrawn.recv().unwrap_err();
+        assert_eq!(store.num_keys().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_withdrawn_hang_leaves_no_thread_if_calls_of_the_store_cannot_be_aborted() {
+        let store = MemoryStore::default();
+        let node = store.peers(0, 2);
+        let handles = || Arc::strong_count(&store.refused);
+        let before = handles();
+        // Both nodes detect hangs, but only one hangs.
+        store.add(WATCHING, 2).unwrap();
+        let comparing = node.compare(1, vec![], None);
+        await_number(&store, HANGING, 1);
+        assert!(handles() > before);
+        drop(comparing);
+        await_that("the end of the threads", || handles() == before);
     }
 }

@@ -17,6 +17,7 @@
 //! * `watches` contains the three watches and their deadlines
 //! * `pipes`, `look`, `syscall` and `stack` read from workers and from the kernel
 //! * `exchange` connects the agents of a round, and `stragglers` compares the speed of ranks
+//! * `recorder` reads PyTorch's flight recorder from a worker that serves requests
 //! * `inspect` finds out what all workers are doing
 //! * `monitor` decides on the action and passes it to the supervisor
 
@@ -26,6 +27,7 @@ mod look;
 mod monitor;
 mod pipes;
 mod plan;
+mod recorder;
 mod report;
 mod stack;
 mod stragglers;
@@ -38,5 +40,6 @@ pub(crate) use look::kernel_state_in;
 pub(crate) use monitor::{HangMonitor, HangOutput};
 pub(crate) use pipes::Source;
 pub use plan::{HangAction, HangPlan, HeartbeatPlan};
+pub(crate) use recorder::Recorders;
 pub use report::{HangReport, WatchdogAction, WatchdogTimer};
 pub(crate) use watches::HangEvent;

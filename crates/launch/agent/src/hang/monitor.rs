@@ -1,9 +1,12 @@
 //! Reaction to the watches: inspection, report, and stop of workers.
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use rdzv_agent_proto::group::{Cause, Finality, GroupInput};
 use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::ProgressChange;
-use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, outliers, suspects};
+use rdzv_agent_proto::hang::stacks::{Comparison, WorkerStack, mismatches, outliers, suspects};
 use rdzv_agent_proto::hang::straggler::StragglerChange;
 use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;
@@ -14,6 +17,7 @@ use tracing::{error, info, warn};
 use super::exchange::{Comparing, Peers};
 use super::inspect::{self, Inspection};
 use super::pipes::Source;
+use super::recorder::{Recorder, Recorders};
 use super::report::resumed;
 use super::stragglers::Stragglers;
 use super::watches::{HangEvent, HeartbeatOf, Trouble, Watches};
@@ -48,6 +52,8 @@ pub(crate) struct HangMonitor {
     pub(crate) watches: Watches,
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
+    /// Flight recorders of the workers that may serve requests.
+    recorders: Recorders,
     stragglers: Option<Stragglers>,
     /// Other nodes of the round, if there are any.
     peers: Option<Peers>,
@@ -82,6 +88,7 @@ impl HangMonitor {
             local_world_size: workers,
             troubles: Vec::new(),
             inspection: None,
+            recorders: Recorders::new(),
             stragglers: plan.stragglers.map(Stragglers::new),
             peers: None,
             comparing: None,
@@ -89,6 +96,12 @@ impl HangMonitor {
             number: 0,
             spin: SpinCheck::default(),
         })
+    }
+
+    /// Adds the socket at which a worker may serve requests, and its error file.
+    pub(crate) fn serves(&mut self, worker: LocalRank, socket: PathBuf, error_file: Option<&Path>) {
+        let recorder = Recorder::new(socket, error_file);
+        self.recorders.insert(worker, recorder);
     }
 
     /// Restarts the clocks of a worker that continues in its process.
@@ -256,7 +269,8 @@ impl HangMonitor {
         let others_hang = answer == Some(Ok(true));
         spin.workers = progress.may_spin(now, others_hang);
         if !spin.workers.is_empty() {
-            self.inspection = Some(inspect::begin(running(), self.plan.stack_tool.as_ref()));
+            let tool = self.plan.stack_tool.as_ref();
+            self.inspection = Some(inspect::begin(running(), tool, &Recorders::new()));
         }
         if !progress.may_spin(now, true).is_empty() {
             spin.asked = self.peers.as_ref().map(Peers::any_hang);
@@ -324,24 +338,29 @@ impl HangMonitor {
                 let limit = self.plan.progress.unwrap_or_default();
                 self.troubles.push(Trouble::Stuck { silent, limit });
             }
-            // The other nodes made progress, so nothing was reported.
-            Some(ProgressChange::Resumed { .. }) if self.held.take().is_some() => {
-                self.comparing = None;
-            }
-            Some(ProgressChange::Resumed { silent }) => {
-                self.comparing = None;
-                warn!("[{}] {}", self.role, resumed(silent));
-                outputs.push(HangOutput::Over);
-            }
+            Some(ProgressChange::Resumed { silent }) => outputs.extend(self.resumed(silent)),
             None => {}
         }
         if !self.troubles.is_empty() && self.inspection.is_none() {
             let tool = self.plan.stack_tool.as_ref();
-            self.inspection = Some(inspect::begin(running(), tool));
+            self.inspection = Some(inspect::begin(running(), tool, &self.recorders));
         } else {
             self.check_spin(now.mono, running);
         }
         outputs
+    }
+
+    /// Withdraws a hang that is over, and reports its end if the hang was reported.
+    fn resumed(&mut self, silent: Duration) -> Option<HangOutput> {
+        if let Some(comparing) = &mut self.comparing {
+            comparing.withdraw();
+        }
+        // The other nodes made progress, so nothing was reported.
+        if self.held.take().is_some() {
+            return None;
+        }
+        warn!("[{}] {}", self.role, resumed(silent));
+        Some(HangOutput::Over)
     }
 
     /// Reports the findings of the inspection, and stops workers at fault.
@@ -394,15 +413,16 @@ impl HangMonitor {
         if found.is_empty() {
             return Vec::new();
         }
-        let (elsewhere, odd) = match compared {
-            Some(found) => (found.elsewhere, found.odd),
-            None => (Vec::new(), odd.map(|odd| odd.text)),
+        let (elsewhere, odd, collectives) = match compared {
+            Some(found) => (found.elsewhere, found.odd, found.collectives),
+            None => (Vec::new(), odd.map(|odd| odd.text), mismatches(&stacks)),
         };
         let report = HangReport {
             found,
             stacks,
             elsewhere,
             odd,
+            collectives,
             spared,
             action,
         };
@@ -471,5 +491,48 @@ fn causes(trouble: Trouble, stacks: &[WorkerStack], blamed: &[usize]) -> Vec<(Lo
                 (stack.local_rank, cause)
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::hang::exchange::tests::{MemoryStore, await_that};
+    use rdzv_store::Store;
+
+    #[test]
+    fn the_late_withdrawal_of_a_hang_spares_the_stacks_of_the_next_one() {
+        let store = MemoryStore::default();
+        let mut monitor = HangMonitor::new(&HangPlan::default(), "default", 1).unwrap();
+        monitor.peers = Some(store.peers(0, 2));
+        let hang = |monitor: &mut HangMonitor| {
+            let (silent, limit) = (Duration::ZERO, Duration::ZERO);
+            monitor.inspected(vec![Trouble::Stuck { silent, limit }], vec![], &[])
+        };
+        let stored = |number: &str| {
+            let value = store
+                .check(&["rdzv/hang/0"])
+                .unwrap()
+                .then(|| store.get("rdzv/hang/0"));
+            value.is_some_and(|it| String::from_utf8_lossy(&it.unwrap()).contains(number))
+        };
+        hang(&mut monitor);
+        await_that("the first stacks", || stored("\"number\":1"));
+        let removal = store.removal.lock().unwrap();
+        assert!(monitor.resumed(Duration::ZERO).is_none());
+        hang(&mut monitor);
+        // Nothing can be stored now. A wrong order gets time to show itself.
+        (0..1000).for_each(|_| thread::yield_now());
+        assert!(stored("\"number\":1"));
+        drop(removal);
+        await_that("the next stacks", || stored("\"number\":2"));
+        // The removal is the only call that can still follow.
+        let hanging = || store.add("rdzv/hang/hanging", 0).unwrap();
+        await_that("the end of the withdrawal", || hanging() == 1);
+        assert!(stored("\"number\":2"));
+        monitor.clear();
+        await_that("the end of the hang", || hanging() == 0);
     }
 }

@@ -60,6 +60,8 @@ pub struct HangReport {
     pub elsewhere: Vec<WorkerStack>,
     /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
+    /// Sentences about collective calls that differ or are missing.
+    pub collectives: Vec<String>,
     /// `true` if the agent stops no worker although the user requested it.
     /// The reason is that all workers here may be waiting for one on another node.
     pub spared: bool,
@@ -71,8 +73,9 @@ pub struct HangReport {
 impl HangReport {
     /// Returns the report in a form for programs.
     ///
-    /// The keys are `found` (workers and causes), `odd` (a sentence or null), `spared`, `places`
-    /// (by worker; `node` is null for this node) and `action`.
+    /// The keys are `found` (workers and causes), `odd` (a sentence or null),
+    /// `collectives` (sentences), `spared`, `places` (by worker; `node` is null for this node) and
+    /// `action`.
     pub(crate) fn record(&self) -> Value {
         let found = self.found.iter().map(|(worker, cause)| {
             json!({
@@ -99,11 +102,13 @@ impl HangReport {
                 "state": stack.kernel.state.map(String::from),
                 "wait_channel": stack.kernel.wait_channel,
                 "syscall": stack.kernel.syscall,
+                "flight_recorder": stack.recorder.as_ref().and_then(|it| it.file.as_ref()),
             })
         });
         json!({
             "found": found.collect::<Vec<_>>(),
             "odd": self.odd,
+            "collectives": self.collectives,
             "spared": self.spared,
             "places": stacks.collect::<Vec<_>>(),
             "action": self.action.name(),
@@ -121,8 +126,8 @@ impl fmt::Display for HangReport {
                 worker.rank, worker.local_rank, worker.pid
             )?;
         }
-        if let Some(odd) = &self.odd {
-            writeln!(formatter, "{odd}")?;
+        for sentence in self.odd.iter().chain(&self.collectives) {
+            writeln!(formatter, "{sentence}")?;
         }
         if self.spared {
             writeln!(
@@ -159,6 +164,9 @@ impl fmt::Display for HangReport {
                     })
                     .collect();
                 write!(formatter, "\n    other threads: {}", threads.join(", "))?;
+            }
+            if let Some(file) = stack.recorder.as_ref().and_then(|it| it.file.as_ref()) {
+                write!(formatter, "\n    flight recorder: {file}")?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use rdzv_core::escape::escape;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeReport, WorkerStatus};
-use crate::hang::inspect;
+use crate::hang::{Recorders, inspect};
 use crate::process_stat::ProcessStat;
 
 /// Number of bytes at the end of a file in which a step is searched.
@@ -205,7 +205,7 @@ pub async fn stacks(
         .iter()
         .filter(|worker| worker.running && rank.is_none_or(|rank| worker.identity.rank.0 == rank));
     let workers = workers.map(|worker| worker.identity.clone()).collect();
-    let stacks = inspect(workers, tool).await;
+    let stacks = inspect(workers, tool, &Recorders::new()).await;
     let shown = stacks.into_iter().map(|stack| {
         let frames: Vec<String> = stack.frames.iter().map(ToString::to_string).collect();
         ShownStack {

@@ -169,9 +169,10 @@ impl ProcessSupervisor {
         } = request;
         let local_rank = ranks.local_rank;
         environment.extend(self.hang.watches.variables(local_rank));
-        if let Some(path) = self.config.worker_socket(local_rank) {
+        let socket = self.config.worker_socket(local_rank);
+        if let Some(path) = &socket {
             // A server refuses a path that exists, and a killed worker leaves its path behind.
-            let _ = fs::remove_file(&path);
+            let _ = fs::remove_file(path);
             let path = path.to_string_lossy().into_owned();
             environment.push((env::TORCH_WORKER_SERVER_SOCKET, path));
         }
@@ -237,6 +238,10 @@ impl ProcessSupervisor {
             .watch(local_rank, spawned.pidfd)
             .map_err(system("watch a worker (epoll)"))?;
         self.hang.watches.started(now.mono, local_rank, pid);
+        if let Some(socket) = socket {
+            let error_file = files.error_file.as_deref();
+            self.hang.serves(local_rank, socket, error_file);
+        }
         Ok(AgentEvent::WorkerStarted {
             at: now.wall,
             worker: identity,
