@@ -113,4 +113,4 @@ def test_memory_of_torch_lives_as_long_as_a_view_of_it():
 
 def test_what_we_cannot_send_is_given_back(capfd):
     assert there_and_back(torch.zeros(2, dtype=torch.complex128)) is None
-    assert "type code 5, 128 bits, 1 lanes cannot be sent" in capfd.readouterr().err
+    assert "type code 5 (bits: 128, lanes: 1)" in capfd.readouterr().err

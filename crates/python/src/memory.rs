@@ -302,8 +302,9 @@ impl Memory {
         let contiguous = object.call_method0(intern!(py, "is_contiguous"))?;
         if !contiguous.is_truthy()? {
             let strides = object.call_method0(intern!(py, "stride"))?;
+            let name = argument.name;
             return Err(argument.refused(format!(
-                "is not contiguous (strides {strides}); pass x.contiguous()"
+                "is not contiguous (strides {strides}); pass {name}.contiguous()"
             )));
         }
         let elements: usize = object.call_method0(intern!(py, "numel"))?.extract()?;

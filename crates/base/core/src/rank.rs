@@ -73,10 +73,10 @@ pub struct RoleInfo {
     pub local_world_size: u32,
 }
 
-/// Reply from node 0 to an agent, with the ranks of the agent's workers.
+/// Ranks of an agent's workers.
 ///
-/// Its JSON form, an array of four numbers, is the value of the store key
-/// `torchelastic/assigned_ranks/<group rank>`.
+/// If the agents exchange ranks through the store, node 0 writes the JSON form, an array of four
+/// numbers, to the key `torchelastic/assigned_ranks/<group rank>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, u32, u32, u32)", into = "(u32, u32, u32, u32)")]
 pub struct Assignment {

@@ -1,4 +1,4 @@
-//! Plan of a seed: kinds of agents, network, faults, and times.
+//! Plan that a seed determines: kinds of agents, network, faults, and times.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -263,8 +263,8 @@ pub enum ReferenceFailure {
     /// owner knew the reference, or cancelled the request.
     #[error("the owner does not have {0}: its sender was lost or released it")]
     Gone(RRefId),
-    /// The reference arrived twice, or after its sender had abandoned it.
-    #[error("{0} arrived too late: its sender has already released it")]
+    /// The reference arrived twice, or its sender has abandoned it or was lost.
+    #[error("{0} cannot be used: it arrived twice, or its sender has released it or was lost")]
     GivenUp(RRefId),
     /// A peer sent an impossible request.
     #[error("cannot create {0}: {1}")]

@@ -235,7 +235,7 @@ fn layout_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
         .find(|(_, dlpack)| theirs.matches(*dlpack));
     let Some((data_type, _)) = known else {
         return Err(refused(format!(
-            "elements of DLPack type code {}, {} bits, {} lanes cannot be sent",
+            "cannot send elements of DLPack type code {} (bits: {}, lanes: {})",
             theirs.code.0, theirs.bits, theirs.lanes
         )));
     };

@@ -136,7 +136,7 @@ fn what_cannot_be_sent_is_given_back_at_once() {
     );
     assert_eq!(
         refusal(&[2], &[1], &|tensor| tensor.dtype = DLDataType::C128),
-        "elements of DLPack type code 5, 128 bits, 1 lanes cannot be sent"
+        "cannot send elements of DLPack type code 5 (bits: 128, lanes: 1)"
     );
     assert!(refusal(&[2], &[1], &|tensor| tensor.dtype.lanes = 4).contains("4 lanes"));
     let null = &|tensor: &mut dlpark::ffi::DLTensor| tensor.data = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Fence of this node, which suspends workers while there is no majority.
+//! Fence of this node, which suspends workers while the node has no lease.
 
 use std::time::Duration;
 

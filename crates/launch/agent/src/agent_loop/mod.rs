@@ -78,7 +78,7 @@ pub(crate) struct AgentLoop<'o, S> {
     announced: bool,
     preemption: Preemption,
     awaiting: Awaiting,
-    /// Fence that suspends the workers while no coordinator has a majority.
+    /// Fence that suspends the workers while this node has no lease.
     fence: Fence,
     /// End of the workers' lease, as recorded for the guard.
     noted_lease: Option<Mono>,

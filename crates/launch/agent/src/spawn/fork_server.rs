@@ -312,6 +312,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "`Running` reaps the process")]
     async fn the_reason_of_a_server_that_left_a_message_unread_is_reported() {
         let (channel, theirs) = sockets().unwrap();
         let process = std::process::Command::new("true").spawn().unwrap();
