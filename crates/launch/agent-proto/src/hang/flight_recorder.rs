@@ -171,43 +171,23 @@ fn mismatch(ranks: &[Recorded<'_>], group: &str) -> Option<String> {
     let calls = members.iter().flat_map(|(_, known)| &known.calls);
     let unfinished = calls.filter(|call| !call.finished);
     let number = unfinished.map(|call| call.number).min()?;
-    let mut called: BTreeMap<&str, Vec<&Recorded<'_>>> = BTreeMap::new();
-    let mut waiting = Vec::new();
-    let mut absent = Vec::new();
+    let mut actions: BTreeMap<String, Vec<&Recorded<'_>>> = BTreeMap::new();
     for (rank, known) in members {
-        if known.last < number {
-            absent.push(rank);
-        }
-        if let Some(call) = known.calls.iter().find(|call| call.number == number) {
-            called.entry(&call.text).or_default().push(rank);
-            if !call.finished {
-                waiting.push(rank);
-            }
-        }
+        let action = match known.calls.iter().find(|call| call.number == number) {
+            Some(call) => format!("called {}", call.text),
+            None if known.last < number => "did not call it".to_owned(),
+            None => continue,
+        };
+        actions.entry(action).or_default().push(rank);
     }
-    let mut called: Vec<_> = called.into_iter().collect();
-    // Rare calls come first.
-    called.sort_by_key(|(_, ranks)| ranks.len());
-    let mut parts = Vec::new();
-    if !absent.is_empty() {
-        let have = if absent.len() == 1 { "has" } else { "have" };
-        parts.push(format!("{} {have} not called it", names(&absent)));
-    }
-    match &called[..] {
-        [_] if absent.is_empty() => return None,
-        [(text, _)] => {
-            let wait = if waiting.len() == 1 { "waits" } else { "wait" };
-            parts.push(format!("{} {wait} in {text}", names(&waiting)));
-        }
-        _ => {
-            let called = called.iter();
-            parts.extend(called.map(|(text, ranks)| format!("{} called {text}", names(ranks))));
-        }
-    }
-    Some(format!(
-        "collective {number} of {group}: {}",
-        parts.join(", ")
-    ))
+    let mut actions: Vec<_> = actions.into_iter().collect();
+    // Rare actions come first.
+    actions.sort_by_key(|(_, ranks)| ranks.len());
+    let parts = actions
+        .iter()
+        .map(|(action, ranks)| format!("{} {action}", names(ranks)));
+    let parts: Vec<String> = parts.collect();
+    (parts.len() > 1).then(|| format!("collective {number} of {group}: {}", parts.join(", ")))
 }
 
 fn names(ranks: &[&Recorded<'_>]) -> String {
@@ -272,11 +252,11 @@ mod tests {
             // A rank has not called: later than the others, or never.
             (
                 &["1 all_reduce [4,5];2 all_reduce [9]!", one],
-                "2: rank 1 has not called it, rank 0 waits in all_reduce of Float [9]",
+                "2: rank 0 called all_reduce of Float [9], rank 1 did not call it",
             ),
             (
                 &["", "1 barrier!", "1 barrier!", ""],
-                "1: ranks 0, 3 have not called it, ranks 1-2 wait in barrier",
+                "1: ranks 1-2 called barrier, ranks 0, 3 did not call it",
             ),
             // Other collectives, sizes and numbers of tensors.
             (
@@ -289,8 +269,8 @@ mod tests {
             ),
             (
                 &["1 all_reduce [9],[1]!", "1 all_reduce [9]!", ""],
-                "1: rank 2 has not called it, rank 1 called all_reduce of Float [9], rank 0 called \
-                 all_reduce of Float [9], Float [1]",
+                "1: rank 1 called all_reduce of Float [9], rank 0 called all_reduce of Float [9], \
+                 Float [1], rank 2 did not call it",
             ),
             // Rank 0 has sent its broadcast, and is in the next call.
             (
@@ -356,8 +336,8 @@ mod tests {
         assert_eq!(
             of_ranks([first, dump(vec![]), vec![]]),
             [
-                "collective 5 of group 3 (mesh, nccl): rank 1 has not called it, rank 0 waits in \
-                 all_gather of Float [2]"
+                "collective 5 of group 3 (mesh, nccl): rank 0 called all_gather of Float [2], \
+                 rank 1 did not call it"
             ]
         );
         assert_eq!(strange.group, "group 4 (a\\nb, nccl)");

@@ -47,17 +47,14 @@ impl Recorder {
             for (backend, handler) in HANDLERS {
                 dumps.extend(ask(&self.socket, handler).await?.map(|it| (backend, it)));
             }
-            io::Result::Ok(dumps)
+            let saved = spawn_blocking(|| save(dumps, self.file)).await;
+            saved.map_err(io::Error::other)?
         };
-        let read = timeout(LIMIT, read).await.unwrap_or_else(|_| {
-            let reason = format!("no answer within {} s", LIMIT.as_secs());
-            Err(io::Error::new(ErrorKind::TimedOut, reason))
-        });
-        let file = self.file;
-        let record = match read {
-            Ok(dumps) => spawn_blocking(|| save(dumps, file))
-                .await
-                .map_err(io::Error::other),
+        match timeout(LIMIT, read)
+            .await
+            .unwrap_or_else(|elapsed| Err(elapsed.into()))
+        {
+            Ok(record) => record,
             // The script is not inside `worker_main`.
             Err(error)
                 if matches!(
@@ -65,13 +62,14 @@ impl Recorder {
                     ErrorKind::NotFound | ErrorKind::ConnectionRefused
                 ) =>
             {
-                return None;
+                None
             }
-            Err(error) => Err(error),
-        };
-        let record = record.and_then(|saved| saved);
-        let complain = |error| warn!("cannot read the flight recorder of rank {rank}: {error}");
-        record.map_err(complain).ok().flatten()
+            Err(error) => {
+                let limit = LIMIT.as_secs();
+                warn!("cannot read the flight recorder of rank {rank} within {limit} s: {error}");
+                None
+            }
+        }
     }
 }
 
