@@ -1,7 +1,8 @@
 """Times from a death to the first finished step of all ranks of the new world, side by side.
 
-measure.py RDZV [--row WORDS]... [--kills N] runs the rows of ROWS in sequence, or those whose names contain WORDS, with
-the job of train.py. It prints a Markdown table. `--kills` replaces the number of kills of each row.
+measure.py RDZV [--row WORDS]... [--kills N] [--minutes N] runs the rows of ROWS in sequence, or all those whose names
+contain WORDS, with the job of train.py. It prints a Markdown table. `--kills` replaces the number of kills of each row.
+Rows kill less often if they would take longer than `--minutes` (10) together.
 
 After each death, the script checks the survivors: the same processes, the same ranks, no repeated step, no checkpoint
 read. The ranks of the dead must belong to new processes. At the end of a row, it compares each loss with that of an
@@ -43,14 +44,18 @@ class Row:
 IN_PROCESS = ("--in-process",)
 PRELOAD = ("--preload", "torch,torch._dynamo,rdzv.torch")
 WAYS = ("reconfigure", "again")
+# The cheap rows come first, because each row gets an equal share of the time that is left.
 ROWS = [
-    *(Row(f"shrink, {way}", 20, "node", "1:2", way=way, flags=IN_PROCESS) for way in WAYS),
-    *(Row(f"prepared spare node, {way}", 20, "node", "2", 2, 1, way, IN_PROCESS + PRELOAD) for way in WAYS),
     *(Row(f"prepared replacement, {way}", 20, way=way, flags=IN_PROCESS + PRELOAD) for way in WAYS),
+    Row("rdzv run, restart with --preload", 20, way="again", flags=PRELOAD),
     *(Row(f"cold replacement, {way}", 12, way=way, flags=IN_PROCESS) for way in WAYS),
-    Row("rdzv run, restart with --preload", 12, way="again", flags=PRELOAD),
     Row("rdzv run, restart", 8, way="again"),
     Row("torchrun, restart", 6, way="again"),
+    *(Row(f"shrink, {way}", 20, "node", "1:2", way=way, flags=IN_PROCESS) for way in WAYS),
+    *(Row(f"prepared spare node, {way}", 20, "node", "2", 2, 1, way, IN_PROCESS + PRELOAD) for way in WAYS),
+]
+# Rows that run only by name.
+OTHERS = [
     Row("4 + 1 nodes, a node lost", 20, "node", "4", 1, 1, flags=IN_PROCESS + PRELOAD),
     Row("4 + 1 nodes, any node lost", 20, "any node", "4", 1, 1, flags=IN_PROCESS + PRELOAD),
     Row("six ranks on three nodes, shrink", 20, "node", "2:3", flags=IN_PROCESS),
@@ -136,11 +141,14 @@ class Job:
 
     def settle(self, chosen):
         """Waits for further steps, and for the prepared workers."""
+        row, wait = self.row, Wait("further steps and prepared workers", self, 60)
+        while not self.are_prepared():
+            wait.poll()
         last = max(it.step for it in self.steps())
-        # A restart finds a checkpoint, and the fork server has forked workers again.
-        more = 20 if self.row.is_in_process and "--preload" not in self.row.flags else 300 + chosen.randrange(100)
-        wait = Wait("further steps and prepared workers", self, 60)
-        while max(it.step for it in self.steps()) < last + more or not self.are_prepared():
+        # A restart finds a checkpoint, and the fork server has forked workers again after at most 1 s.
+        is_long = not row.is_in_process or ("--preload" in row.flags and not row.spares)
+        more = 300 + chosen.randrange(100) if is_long else 20
+        while max(it.step for it in self.steps()) < last + more:
             wait.poll()
 
     def are_prepared(self):
@@ -224,7 +232,7 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def measure(rdzv, row, result=None, seed=1):
+def measure(rdzv, row, result=None, until=float("inf"), seed=1):
     """Runs a row, and raises AssertionError if a check fails."""
     result = result or Result()
     chosen = random.Random(seed)
@@ -234,6 +242,8 @@ def measure(rdzv, row, result=None, seed=1):
         now = job.world(whole)
         for kill in range(row.kills):
             job.settle(chosen)
+            if time.monotonic() > until:
+                break
             before = now
             at, dead, node = strike(job, row, before, chosen)
             shrinks = row.least < row.most
@@ -322,16 +332,19 @@ def main():
     parser.add_argument("rdzv")
     parser.add_argument("--row", action="append", help="run only the rows whose names contain these words")
     parser.add_argument("--kills", type=int, help="number of kills of each row")
+    parser.add_argument("--minutes", type=float, default=10, help="time for all rows")
     arguments = parser.parse_args()
-    results = []
-    for row in ROWS:
-        if arguments.row and not any(words in row.name for words in arguments.row):
-            continue
+    rdzv, words = os.path.abspath(arguments.rdzv), arguments.row or []
+    rows = [row for row in ROWS + OTHERS if any(it in row.name for it in words) or (not words and row in ROWS)]
+    results, ends = [], time.monotonic() + 60 * arguments.minutes
+    for at, row in enumerate(rows):
         row.kills = row.kills if arguments.kills is None else arguments.kills
         results.append((row, Result()))
         began = time.monotonic()
+        # The end of a row takes a few seconds.
+        until = began + (ends - began) / (len(rows) - at) - 5
         try:
-            measure(os.path.abspath(arguments.rdzv), row, results[-1][1])
+            measure(rdzv, row, results[-1][1], until)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             results[-1][1].error = str(error)
         print(f"{row.name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
