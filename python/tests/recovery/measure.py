@@ -1,4 +1,6 @@
-"""Times from a death to the first finished step of all ranks of the new world, side by side.
+"""Times from a death to the first finished step of the new world.
+
+That is the first step that all of its ranks have finished.
 
 measure.py RDZV [--row WORDS]... [--kills N] [--minutes N] runs the rows of ROWS in sequence, or all those whose names
 contain WORDS, with the job of train.py. It prints a Markdown table. `--kills` replaces the number of kills of each row.
@@ -12,6 +14,7 @@ unbroken run. A row that fails a check is in the table with the reason.
 import argparse
 import os
 import random
+import shutil
 import signal
 import socket
 import statistics
@@ -24,7 +27,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 Step = namedtuple("Step", "time pid node rank world round step loss")
-# Largest difference between a loss and that of the unbroken run. Sums of gradients differ in their order.
+# Largest difference between a loss and that of the unbroken run, from the order of sums.
 TOLERANCE = 1e-9
 
 
@@ -100,7 +103,7 @@ class Job:
             "NODE": str(name),
         }
         if row.is_torchrun:
-            # Otherwise the second round finds gloo's addresses of the first one in the store, and hangs.
+            # Otherwise the second round finds gloo's addresses of the first one, and hangs.
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         self.starts[name] = self.starts.get(name, 0) + 1
         with (self.directory / f"node{name}.log").open("a") as out:
@@ -125,7 +128,7 @@ class Job:
         return [it for _, found in self.logs.values() for it in found]
 
     def world(self, size, after=0.0, before=None, limit=60):
-        """Waits for the world that follows `before`, and returns the first step of each rank."""
+        """Waits for the next world, and returns the first step of each rank."""
         pids = {it.pid for it in before.values()} if before else set()
         beyond = max((it.round for it in before.values()), default=-1) if before else -1
         wait = Wait(f"a new world of {size} ranks", self, limit)
@@ -145,7 +148,7 @@ class Job:
         while not self.are_prepared():
             wait.poll()
         last = max(it.step for it in self.steps())
-        # A restart finds a checkpoint, and the fork server has forked workers again after at most 1 s.
+        # A restart finds a checkpoint. The fork server forks workers again within 1 s.
         is_long = not row.is_in_process or ("--preload" in row.flags and not row.spares)
         more = 300 + chosen.randrange(100) if is_long else 20
         while max(it.step for it in self.steps()) < last + more:
@@ -209,7 +212,7 @@ def tree(root):
 
 
 class Result:
-    """Times in milliseconds, steps that were computed again, and survivors that got another rank."""
+    """Times in milliseconds, repeated steps, and survivors with new ranks."""
 
     def __init__(self):
         self.times, self.departures, self.lost, self.moved, self.reads, self.error = [], [], [], [], 0, ""
@@ -265,12 +268,16 @@ def measure(rdzv, row, result=None, until=float("inf"), seed=1):
             if node.poll() is None:
                 job.kill(name)
     verify_losses(job, row)
-    assert not result.moved, "; ".join(result.moved)
+    assert not result.moved, f"{'; '.join(result.moved)}; logs in {job.directory}"
+    shutil.rmtree(job.directory)
     return result
 
 
 def strike(job, row, before, chosen):
-    """Kills a worker or a node, and returns the time, the ranks of the dead, and the node that must be started."""
+    """Kills a worker or a node.
+
+    Returns the time, the ranks of the dead, and the node that must be started.
+    """
     if row.victim == "worker":
         rank = chosen.choice(sorted(before))
         at = time.monotonic()
@@ -299,7 +306,8 @@ def compare(job, row, before, now, dead, result, when):
     result.moved += [f"{when}: rank {old} became {ranks[pid]}" for old, pid in fixed.items() if ranks[pid] != old]
     if row.spares:
         nodes = {it.node for it in before.values()}
-        assert row.victim != "node" or not {now[rank].node for rank in dead} & nodes, f"{when}: no spare in {now}"
+        same = {now[rank].node for rank in dead} & nodes
+        assert result.moved or not same, f"{when}: no spare node has the ranks {dead}: {now}"
     first = {it.pid: it.step for it in now.values()}
     last = {pid: max(it.step for it in job.steps() if it.pid == pid and it.round < now[0].round) for pid in known}
     result.lost.append(max(last[pid] + 1 - first[pid] for pid in survivors.values()))

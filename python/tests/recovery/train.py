@@ -1,4 +1,4 @@
-"""Training whose workers recover in their processes, or restart from a checkpoint.
+"""Training whose workers recover, or restart from a checkpoint.
 
 train.py DIRECTORY STEPS WAY: each worker appends lines `time pid node rank world round step loss` to DIRECTORY/PID, and
 the time of each checkpoint that it reads to DIRECTORY/read-PID. NODE is the name of its node.
@@ -26,7 +26,7 @@ def build():
 
 
 def errors_of(model, step, rank=0, world=1):
-    """Returns the errors of a rank's samples, which depend on the step and the rank."""
+    """Returns the errors of the samples of a step and a rank."""
     samples = torch.randn(BATCH, 9, generator=torch.Generator().manual_seed(step), dtype=torch.float64)[rank::world]
     # The last column is noise, so the loss does not become 0.
     return (model(samples[:, :8]).squeeze(1) - samples.sum(1)).square()
