@@ -6,14 +6,18 @@ import socket
 import threading
 
 import pytest
-from recovery.measure import main
+from recovery.measure import IN_PROCESS, Row, measure
 
 import rdzv
 
 
 @pytest.mark.parametrize("way", ["reconfigure", "again"])
 def test_survivors_keep_their_processes_and_repeat_no_step(way):
-    main(rdzv.find_rdzv_bin(), 3, way)
+    measure(rdzv.find_rdzv_bin(), Row("cold replacement", 3, way=way, flags=IN_PROCESS))
+
+
+def test_the_spare_node_gets_the_ranks_of_the_lost_node():
+    measure(rdzv.find_rdzv_bin(), Row("4 + 1 nodes", 2, "node", "4", 1, 1, flags=IN_PROCESS))
 
 
 def test_an_abort_ends_the_connections_of_groups_that_are_being_made(monkeypatch, tmp_path):
