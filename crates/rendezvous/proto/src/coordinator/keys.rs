@@ -12,27 +12,25 @@ use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 /// Prefix of all keys.
 pub const PREFIX: &str = "/torch.rendezvous.";
 
-const FIRST_ROLE: &str = "torchelastic/role_info/0";
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Key {
     State(String),
-    Master {
+    OfFirst {
         run: String,
         round: u64,
         field: Field,
     },
-    FirstRole {
-        run: String,
-        round: u64,
-    },
 }
 
-/// Half of the workers' store address.
+/// A value that rank 0 stores in a round, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
+    /// Host of the workers' store.
     Addr,
+    /// Port of the workers' store.
     Port,
+    /// Role of rank 0.
+    Role,
 }
 
 impl Field {
@@ -41,6 +39,7 @@ impl Field {
         match self {
             Self::Addr => MASTER_ADDR,
             Self::Port => MASTER_PORT,
+            Self::Role => "torchelastic/role_info/0",
         }
     }
 }
@@ -76,18 +75,14 @@ pub(super) fn parse(key: &[u8], known: impl Fn(&str) -> bool) -> Option<Key> {
     if known(name) {
         return Some(Key::State(name.to_owned()));
     }
-    let of_round = |suffix: &str| {
-        let round = name.strip_suffix(suffix)?.strip_suffix('/')?;
+    let mut fields = [Field::Addr, Field::Port, Field::Role].into_iter();
+    fields.find_map(|field| {
+        let round = name.strip_suffix(field.name())?.strip_suffix('/')?;
         let (run, round) = round.rsplit_once('.')?;
         let round = round.parse().ok()?;
-        known(run).then(|| (run.to_owned(), round))
-    };
-    for field in [Field::Addr, Field::Port] {
-        if let Some((run, round)) = of_round(field.name()) {
-            return Some(Key::Master { run, round, field });
-        }
-    }
-    of_round(FIRST_ROLE).map(|(run, round)| Key::FirstRole { run, round })
+        let run = known(run).then(|| run.to_owned())?;
+        Some(Key::OfFirst { run, round, field })
+    })
 }
 
 #[cfg(test)]
@@ -105,11 +100,12 @@ mod tests {
         let (run, round, field) = ("a.1".to_owned(), 7, Field::Port);
         assert_eq!(
             understood(&master("a.1", 7, Field::Port)),
-            Some(Key::Master { run, round, field })
+            Some(Key::OfFirst { run, round, field })
         );
         let first = b"/torch.rendezvous.a.3/torchelastic/role_info/0";
-        let (run, round) = ("a".to_owned(), 3);
-        assert_eq!(understood(first), Some(Key::FirstRole { run, round }));
+        let (run, round, field) = ("a".to_owned(), 3, Field::Role);
+        let role = Key::OfFirst { run, round, field };
+        assert_eq!(understood(first), Some(role));
         for other in [
             "/torch.rendezvous.b",
             "/torch.rendezvous.a.x/MASTER_ADDR",

@@ -58,7 +58,7 @@ use std::time::Duration;
 use self::backing::Backing;
 use self::deadlines::Deadlines;
 use self::hosted::Hosted;
-use self::keys::Key;
+use self::keys::{Field, Key};
 use self::left_runs::LeftRuns;
 use self::runs::Run;
 use self::sessions::Session;
@@ -434,7 +434,9 @@ impl Coordinator {
             .collect();
         if let Some((_, id, _)) = waiting.first() {
             let mut hosted = Hosted::new(id, self);
-            hosted.run.found(now, value, self.left.remove(id));
+            // The time of that write is no longer known.
+            let written = self.left.remove(id).then_some(Mono::ZERO);
+            hosted.run.found(now, value, written);
             // A state in the store was written since this coordinator started, so it is newer.
             if let Some(note) = self.noted.remove(id).filter(|_| value.is_none()) {
                 hosted.run.recover(now, note);
@@ -458,7 +460,7 @@ impl Coordinator {
             }
             return self.remove_left(now);
         }
-        if let Some(Key::Master { run, round, field }) = self.key(key) {
+        if let Some(Key::OfFirst { run, round, field }) = self.key(key) {
             self.apply(now, &run, |run| run.found_master(round, field, value));
         }
     }
@@ -468,13 +470,10 @@ impl Coordinator {
             Some(Key::State(run)) => {
                 self.apply(now, &run, |run| run.stored(now, value));
             }
-            Some(Key::Master { run, round, field }) => {
-                self.apply(now, &run, |run| run.stored_master(round, field, value));
+            Some(Key::OfFirst { run, round, field }) if field != Field::Addr => {
+                self.apply(now, &run, |run| run.stored_by_first(round));
             }
-            Some(Key::FirstRole { run, round }) => {
-                self.apply(now, &run, |run| run.first_role(round));
-            }
-            None => {}
+            _ => {}
         }
     }
 
@@ -570,7 +569,7 @@ impl Coordinator {
                     self.noted.insert(id.to_owned(), note);
                 }
                 // The state contains only agents that connected. The record names the others.
-                if hosted.run.written_form().is_some() {
+                if hosted.run.has_written_form() {
                     self.outbox.push(Output::Remove(keys::state(id)));
                 }
                 return self.left.add(now, id, &[]);

@@ -6,7 +6,7 @@ use rdzv_core::machine::Machine as _;
 use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event, Operation, Program};
 use rdzv_rendezvous_proto::coordinator::{KEPT_FOR, MOST_LEFT_RUNS};
 
-use crate::world::{STATE, World, node};
+use crate::world::{STATE, World, held_round, node};
 
 /// Returns a complete round of `count` agents that have received their events.
 fn round(count: u32, min: u32, max: u32) -> World {
@@ -310,6 +310,7 @@ fn lose_and_rejoin(world: &mut World, lost: u32, others: &[u32]) {
 fn a_spare_gets_the_vacated_rank_and_the_others_keep_theirs() {
     let mut world = round_from_1(World::new(4, 4), 4);
     world.join(0);
+    world.pass_beating(16, &[0, 1, 2, 3, 4]);
     lose_and_rejoin(&mut world, 3, &[4, 1, 2]);
     assert_eq!(world.last_spares, [1]);
     for (number, rank) in [(1, 0), (2, 1), (0, 2), (4, 3)] {
@@ -334,6 +335,7 @@ fn only_a_job_that_had_a_spare_is_warned_that_no_spare_is_left() {
     // A spare replaces the next one, and a new node the last one.
     world.take(2);
     world.join(4);
+    world.pass_beating(16, &[2, 3, 4]);
     lose_and_rejoin(&mut world, 2, &[3]);
     assert_eq!(world.last_spares, [2]);
     world.take(3);
@@ -342,6 +344,62 @@ fn only_a_job_that_had_a_spare_is_warned_that_no_spare_is_left() {
     world.join(5);
     assert_eq!(placed(&mut world, 5).1.len(), 2);
     assert_eq!(world.last_spares, [2]);
+}
+
+#[test]
+fn a_node_that_joins_before_the_loss_is_known_is_no_spare() {
+    // Time for which node 3 waits beside node 1, and time of its join after the end of node 1.
+    for (before, after, last_spares) in [(16, 0, vec![1]), (0, 1, vec![]), (0, 13, vec![])] {
+        let mut world = round_from_1(World::new(2, 2), 2);
+        if before > 0 {
+            world.join(3);
+            world.pass_beating(before, &[1, 2, 3]);
+        }
+        world.pass_beating(after, &[2]);
+        if before == 0 {
+            world.join(3);
+        }
+        world.pass_beating(14 - after, &[2, 3]);
+        world.pass(Duration::from_secs(1));
+        let reason = world.membership(2);
+        assert!(reason.starts_with("node n001_1_0 is lost"), "{reason}");
+        world.join(2);
+        assert_eq!(placed(&mut world, 3), (0, vec![0, 1]));
+        assert_eq!(world.last_spares, last_spares, "{before} {after}");
+    }
+}
+
+#[test]
+fn a_spare_counts_if_the_coordinator_dies_together_with_a_node() {
+    // The order in which agents attach to the next coordinator, and whether node 4 was a spare.
+    for (order, was_spare) in [
+        ([4, 2, 3], true),
+        ([2, 4, 3], true),
+        ([2, 3, 4], true),
+        ([2, 3, 4], false),
+        ([4, 2, 3], false),
+    ] {
+        let mut world = round_from_1(World::restartable(3, 3), 3);
+        if was_spare {
+            world.join(4);
+        }
+        world.restart();
+        for number in order {
+            if number == 4 && !was_spare {
+                world.join(4);
+            } else {
+                let held = held_round(0, number - 1, 3);
+                world.reattach(number, number, Some(held).filter(|_| number != 4));
+            }
+        }
+        world.pass(Duration::from_secs(4));
+        world.attempt = Some(2);
+        world.join(2);
+        world.join(3);
+        assert_eq!(placed(&mut world, 4), (0, vec![0, 1]));
+        let expected: &[u64] = if was_spare { &[1] } else { &[] };
+        assert_eq!(world.last_spares, expected, "{order:?}");
+    }
 }
 
 #[test]

@@ -18,8 +18,8 @@
 //! notifies members of the other cluster that their round is over. Voters do not wait either,
 //! because their record is replicated.
 
-use super::Run;
 use super::round::Round;
+use super::{Effect, Run};
 use crate::Rule;
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
 use rdzv_core::reminder;
@@ -75,7 +75,8 @@ impl Run {
             let obeyed = self.obeyed(ours);
             for (node, agent) in &self.agents {
                 if agent.attempt().is_some() {
-                    self.effects.notify(node, Event::Attached(obeyed));
+                    self.effects
+                        .push(Effect::notify(node, Event::Attached(obeyed)));
                 }
             }
         }
@@ -104,7 +105,8 @@ impl Run {
             let agent = self.agents.get(node);
             if agent.is_some_and(|agent| agent.join.from.is_some()) {
                 let address = last.clone();
-                self.effects.notify(node, Event::Undecided { address });
+                self.effects
+                    .push(Effect::notify(node, Event::Undecided { address }));
             }
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::leases::AgentLease;
 use super::round::{Formed, Forming, LastCallEnd, Round};
-use super::{Output, Phase, Run};
+use super::{Effect, Output, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
 use crate::coordinator::wire::{AgentRefusal, Event, MOST_REPLACED};
 use crate::last_call::LastCall;
@@ -57,7 +57,6 @@ impl Run {
             Round::Held(_) | Round::Over(_) => self.step_in(now),
             Round::Silent(..) | Round::Recovering(..) | Round::Closed { .. } => {}
         }
-        self.spares = self.spares.max(self.nodes.surplus.len());
     }
 
     /// Begins the next round after the last participant has left.
@@ -71,19 +70,28 @@ impl Run {
 
     pub(super) fn begin_round(&mut self, now: Now, number: u64) {
         let last = self.round.announced();
-        let (awaited, older_ends) = match &mut self.round {
-            Round::Forming(forming) => (std::mem::take(&mut forming.awaited), forming.older_ends),
-            other => (other.take_formed().unwrap_or_default().awaited, None),
+        let next = match &mut self.round {
+            Round::Forming(forming) => std::mem::take(forming),
+            other => {
+                let over = other.take_formed().unwrap_or_default();
+                self.remove_ranks(&over);
+                Forming {
+                    awaited: over.awaited,
+                    had_spare: over.had_spare,
+                    ..Forming::default()
+                }
+            }
         };
         // Native agents that may reattach are still participants, or are in the wait list.
-        let coming = awaited.len() + self.nodes.waiting.len();
+        let coming = next.awaited.len() + self.nodes.waiting.len();
         self.round = Round::Forming(Forming {
             number,
             last,
             awaited_ends: (coming > 0).then(|| now.mono + BETWEEN_ROUNDS),
             is_enough: coming >= self.settings.min_nodes as usize,
-            awaited,
-            older_ends,
+            awaited: next.awaited,
+            had_spare: next.had_spare,
+            older_ends: next.older_ends,
             ..Forming::default()
         });
     }
@@ -112,9 +120,23 @@ impl Run {
             let Some(node) = surplus.find(|node| self.is_joining(node)).cloned() else {
                 return;
             };
-            self.restart_join_timer(now, &node);
+            self.call_spare(now, &node);
             self.admit(now, &node);
         }
+    }
+
+    /// Restarts the join of a spare node that is to join the next round.
+    ///
+    /// A replacement may join before the loss of the node that it replaces is known. So a node is a
+    /// spare only if it has waited for longer.
+    pub(super) fn call_spare(&mut self, now: Now, node: &NodeDesc) {
+        let lost_after = self.settings.lost_after().max(self.fence());
+        if let Some(Phase::Joining { since }) = self.phase(node)
+            && since + lost_after <= now.mono
+        {
+            self.round.expect_spare();
+        }
+        self.restart_join(now, node);
     }
 
     /// Begins the last call if enough nodes have joined.
@@ -201,7 +223,8 @@ impl Run {
         if call.is_worth_announcing() {
             forming.is_logged = true;
             let run = self.id.clone();
-            self.effects.output(Output::LastCall { run, call });
+            self.effects
+                .push(Effect::Output(Output::LastCall { run, call }));
         }
     }
 
@@ -264,9 +287,11 @@ impl Run {
         let is_new = |node| !self.former.contains_key(node);
         let is_helped = self.former_size > 0 && self.nodes.participants.keys().any(is_new);
         let has_others = !self.nodes.waiting.is_empty() || !self.nodes.surplus.is_empty();
-        if is_fixed && is_helped && !has_others && std::mem::take(&mut self.spares) > 0 {
+        let had_spare = self.round.forming().is_some_and(|it| it.had_spare);
+        if is_fixed && is_helped && had_spare && !has_others {
             let (run, round) = (self.id.clone(), number);
-            self.effects.output(Output::LastSpare { run, round });
+            self.effects
+                .push(Effect::Output(Output::LastSpare { run, round }));
         }
         (self.former, self.former_size) = (self.seats(), self.nodes.participants.len() as u32);
         let nodes = self.nodes.participants.keys().cloned().collect();
@@ -297,7 +322,7 @@ impl Run {
             agent.phase = Phase::Member { lease };
             self.join_timers.remove(node);
             let event = self.formed_event(*rank, assignments.as_deref());
-            self.effects.notify(node, event);
+            self.effects.push(Effect::notify(node, event));
         }
         if !self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round();
@@ -348,23 +373,26 @@ impl Run {
     /// Writes the ranks of a complete round under torchrun's keys.
     ///
     /// Native agents receive their ranks in events and need no keys, but users and programs read
-    /// the store to see the participants. The store keeps only the keys of the latest such round,
-    /// because no agent waits for them, and there may be many rounds.
+    /// the store to see the participants. The coordinator removes the keys when the next round
+    /// begins, because no agent waits for them, and there may be many rounds.
     fn store_ranks(&mut self, infos: &[RoleInfo], assignments: &[Assignment]) {
         let round = self.round.number();
-        let recorded = (round, infos.len() as u32);
-        if let Some((round, nodes)) = self.torchrun.recorded.replace(recorded) {
-            let keys = |rank| [role_info, assigned_ranks].map(|key| key(&self.id, round, rank));
-            for key in (0..nodes).flat_map(keys) {
-                self.effects.output(Output::Remove(key));
-            }
+        if let Some(formed) = self.round.formed_mut() {
+            formed.stored_ranks = infos.len() as u32;
         }
         for (info, assignment) in infos.iter().zip(assignments) {
             let rank = info.rank.0;
             let key = role_info(&self.id, round, rank);
-            self.effects.store(key, json(info));
+            self.effects.push(Effect::store(key, json(info)));
             let key = assigned_ranks(&self.id, round, rank);
-            self.effects.store(key, json(assignment));
+            self.effects.push(Effect::store(key, json(assignment)));
+        }
+    }
+
+    fn remove_ranks(&mut self, over: &Formed) {
+        let keys = |rank| [role_info, assigned_ranks].map(|key| key(&self.id, over.number, rank));
+        for key in (0..over.stored_ranks).flat_map(keys) {
+            self.effects.push(Effect::Output(Output::Remove(key)));
         }
     }
 
@@ -394,7 +422,8 @@ impl Run {
                 && now.mono.since(since) >= REPORT_AFTER
             {
                 let arrived = self.arrived(node);
-                self.effects.notify(node, Event::Alive(arrived));
+                self.effects
+                    .push(Effect::notify(node, Event::Alive(arrived)));
             }
         }
     }
@@ -438,7 +467,7 @@ impl Run {
     pub(super) fn expire_join(&mut self, now: Now, node: &NodeDesc) {
         if self.nodes.surplus.contains(node) {
             // A spare node waits until the job ends.
-            return self.restart_join_timer(now, node);
+            return self.set_join_timer(now, node);
         }
         let Some(Phase::Joining { since }) = self.phase(node) else {
             return;
@@ -455,7 +484,8 @@ impl Run {
             joined.push(format!("{} more", here.len() - NAMED));
         }
         let refusal = AgentRefusal::JoinTimeout { elapsed, joined };
-        self.effects.notify(node, Event::Refused(refusal));
+        self.effects
+            .push(Effect::notify(node, Event::Refused(refusal)));
         self.leave(now, node);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::round::Round;
-use super::{Phase, Run};
+use super::{Effect, Phase, Run};
 use crate::coordinator::note::LEFT_AFTER_SUCCESS;
 use crate::coordinator::wire::Event;
 use crate::{NodeDesc, Rule};
@@ -49,7 +49,7 @@ impl Run {
     pub(super) fn notify_members(&mut self, event: &Event) {
         for (node, agent) in &self.agents {
             if let Phase::Member { .. } = agent.phase {
-                self.effects.notify(node, event.clone());
+                self.effects.push(Effect::notify(node, event.clone()));
             }
         }
     }
@@ -87,7 +87,7 @@ impl Run {
         formed.answered.extend(succeeded.iter().cloned());
         let event = self.membership(self.round.number(), &reason);
         for node in succeeded {
-            self.effects.notify(&node, event.clone());
+            self.effects.push(Effect::notify(&node, event.clone()));
         }
     }
 
@@ -108,7 +108,7 @@ impl Run {
         let surplus = surplus.filter(|node| self.is_joining(node));
         for node in surplus.cloned().collect::<Vec<_>>() {
             self.nodes.surplus.remove(&node);
-            self.restart_join_timer(now, &node);
+            self.call_spare(now, &node);
             self.break_round(&format!("node {node} waits to join"));
             self.nodes.waiting.insert(node);
             self.torchrun.outdate();
@@ -180,7 +180,8 @@ impl Run {
             self.note();
         }
         for node in &succeeded {
-            self.effects.notify(node, Event::AllSucceeded { round });
+            self.effects
+                .push(Effect::notify(node, Event::AllSucceeded { round }));
         }
     }
 
@@ -198,7 +199,7 @@ impl Run {
             reason: reason.to_owned(),
         };
         for node in self.agents.keys().filter(|node| *node != failed) {
-            self.effects.notify(node, event.clone());
+            self.effects.push(Effect::notify(node, event.clone()));
         }
     }
 }

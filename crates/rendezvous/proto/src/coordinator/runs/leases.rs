@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use super::round::Round;
-use super::{Phase, Run};
+use super::{Effect, Phase, Run};
 use crate::coordinator::wire::{Event, Standing};
 use crate::{FencePolicy, NodeDesc, Rule, fence};
 
@@ -158,7 +158,7 @@ impl Run {
         if self.accepts_fence(node) {
             let round = self.round.number();
             let event = Event::Fence { round, acts };
-            self.effects.notify(node, event);
+            self.effects.push(Effect::notify(node, event));
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Output, Run};
+use super::{Effect, Output, Run};
 use crate::NodeDesc;
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::wire::Event;
@@ -34,26 +34,13 @@ pub(super) enum Master {
     Unknown,
     /// Rank 0, an agent of torchrun, may store the address until this time.
     Awaited(Mono),
-    /// The coordinator searches earlier rounds for the address.
-    Searched,
+    /// The coordinator reads the addresses of this and earlier rounds, newest first.
+    Searched {
+        /// Host of the round that is read now; `None` if its key has no valid host.
+        host: Option<String>,
+    },
     /// The address is known: host and port.
     Known(String, u16),
-}
-
-/// Host and port, each `None` until an agent of torchrun has stored it.
-pub(super) type Stored = (Option<String>, Option<u16>);
-
-/// Adopts a stored value; returns host and port if both are known.
-fn take(stored: &mut Stored, field: Field, value: Option<&[u8]>) -> Option<(String, u16)> {
-    let text = value
-        .filter(|value| value.len() <= LONGEST)
-        .and_then(|value| std::str::from_utf8(value).ok())
-        .filter(|text| is_plain(text));
-    match field {
-        Field::Addr => stored.0 = text.map(str::to_owned),
-        Field::Port => stored.1 = text.and_then(|text| text.parse().ok()),
-    }
-    Some((stored.0.clone()?, stored.1?))
 }
 
 impl Run {
@@ -61,13 +48,8 @@ impl Run {
     pub(super) fn seek_master(&mut self, now: Now) {
         let first = self.first();
         let is_torchrun = first.is_some_and(|first| !self.agents.contains_key(first));
-        if let Some(formed) = self.round.formed_mut() {
-            if is_torchrun {
-                formed.master = Master::Awaited(now.mono + TORCHRUN_TIMEOUT);
-            }
-            let round = formed.number;
-            self.stored_masters
-                .retain(|stored, _| stored + ROUNDS > round);
+        if let Some(formed) = self.round.formed_mut().filter(|_| is_torchrun) {
+            formed.master = Master::Awaited(now.mono + TORCHRUN_TIMEOUT);
         }
     }
 
@@ -116,35 +98,17 @@ impl Run {
         let round = self.round.number();
         for (field, value) in [(Field::Addr, addr.clone()), (Field::Port, port.to_string())] {
             let key = keys::master(&self.id, round, field);
-            self.effects.store(key, value.into_bytes());
+            self.effects.push(Effect::store(key, value.into_bytes()));
         }
         self.announce_master(addr, port);
     }
 
-    /// Handles one half of the address that an agent of torchrun has stored.
-    pub(in crate::coordinator) fn stored_master(
-        &mut self,
-        round: u64,
-        field: Field,
-        value: Option<&[u8]>,
-    ) {
-        let stored = self.stored_masters.entry(round).or_default();
-        let whole = take(stored, field, value);
-        if let Some((addr, port)) = whole
-            && matches!(self.master(), Some(Master::Awaited(_)))
-            && self.round.announced() == Some(round)
-        {
-            self.announce_master(addr, port);
-        }
-    }
-
-    /// Handles a rank 0 of torchrun that has stored its role.
+    /// Handles a rank 0 of torchrun that has stored its port or its role.
     ///
-    /// It stores no address after that.
-    pub(in crate::coordinator) fn first_role(&mut self, round: u64) {
-        let is_awaited = matches!(self.master(), Some(Master::Awaited(_)));
-        if is_awaited && self.round.announced() == Some(round) {
-            self.search_earlier();
+    /// It stores no host after that.
+    pub(in crate::coordinator) fn stored_by_first(&mut self, round: u64) {
+        if self.master_deadline().is_some() && self.round.announced() == Some(round) {
+            self.search_master();
         }
     }
 
@@ -158,21 +122,21 @@ impl Run {
 
     pub(super) fn master_is_late(&mut self, now: Now) {
         if self.master_deadline().is_some_and(|ends| ends <= now.mono) {
-            self.search_earlier();
+            self.search_master();
         }
     }
 
     /// Reads the addresses of this and earlier rounds, newest first.
-    fn search_earlier(&mut self) {
+    fn search_master(&mut self) {
         let Some(formed) = self.round.formed_mut() else {
             return;
         };
-        formed.master = Master::Searched;
+        formed.master = Master::Searched { host: None };
         let round = formed.number;
         for earlier in (round.saturating_sub(ROUNDS)..=round).rev() {
             for field in [Field::Addr, Field::Port] {
-                self.effects
-                    .output(Output::Read(keys::master(&self.id, earlier, field)));
+                let key = keys::master(&self.id, earlier, field);
+                self.effects.push(Effect::Output(Output::Read(key)));
             }
         }
     }
@@ -184,13 +148,22 @@ impl Run {
         field: Field,
         value: Option<&[u8]>,
     ) {
-        if !matches!(self.master(), Some(Master::Searched)) {
+        let text = value
+            .filter(|value| value.len() <= LONGEST)
+            .and_then(|value| std::str::from_utf8(value).ok())
+            .filter(|text| is_plain(text));
+        let first = self.first().map(|first| first.addr.clone());
+        let Some(formed) = self.round.formed_mut() else {
             return;
-        }
-        let stored = self.stored_masters.entry(round).or_default();
-        if let Some((addr, port)) = take(stored, field, value)
-            && field == Field::Port
-            && self.first().is_some_and(|first| first.addr == addr)
+        };
+        let Master::Searched { host } = &mut formed.master else {
+            return;
+        };
+        if field == Field::Addr {
+            *host = text.map(str::to_owned);
+        } else if let Some(addr) = host.take()
+            && let Some(port) = text.and_then(|text| text.parse().ok())
+            && (round == formed.number || first.as_ref() == Some(&addr))
         {
             self.announce_master(addr, port);
         }

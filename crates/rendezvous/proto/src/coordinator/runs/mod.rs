@@ -37,7 +37,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::leases::AgentLease;
-use self::master::Stored;
 use self::round::{Forming, Round};
 use self::torchrun::TorchrunForm;
 use super::deadlines::Deadlines;
@@ -74,21 +73,13 @@ pub(super) enum Effect {
     Output(Output),
 }
 
-/// The actions of a run that the coordinator has not executed yet.
-#[derive(Debug, Default)]
-struct Effects(Outbox<Effect>);
-
-impl Effects {
-    fn notify(&mut self, node: &NodeDesc, event: Event) {
-        self.0.push(Effect::Notify(node.clone(), event));
+impl Effect {
+    fn notify(node: &NodeDesc, event: Event) -> Self {
+        Self::Notify(node.clone(), event)
     }
 
-    fn output(&mut self, output: Output) {
-        self.0.push(Effect::Output(output));
-    }
-
-    fn store(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.output(Output::Store { key, value });
+    fn store(key: Vec<u8>, value: Vec<u8>) -> Self {
+        Self::Output(Output::Store { key, value })
     }
 }
 
@@ -102,7 +93,6 @@ pub(super) struct Run {
     ///
     /// If all native agents have left, the next one sets them again.
     settings: Settings,
-    settings_of: Option<NodeDesc>,
     agents: BTreeMap<NodeDesc, Agent>,
     join_timers: Deadlines<NodeDesc>,
     /// Number of voters of the group; 0 without a group.
@@ -115,14 +105,9 @@ pub(super) struct Run {
     former: BTreeMap<NodeDesc, Seat>,
     /// Number of nodes of the last round; 0 if there was none.
     former_size: u32,
-    /// Maximum number of spares at one time.
-    ///
-    /// It is 0 again after the last spare has joined a round.
-    spares: usize,
-    /// Addresses of the workers' store by round, as agents of torchrun stored them.
-    stored_masters: BTreeMap<u64, Stored>,
     torchrun: TorchrunForm,
-    effects: Effects,
+    /// Actions that the coordinator has not executed yet.
+    effects: Outbox<Effect>,
 }
 
 #[derive(Debug, Default)]
@@ -255,7 +240,7 @@ impl Run {
 
     /// Removes and returns the next action.
     pub(super) fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects.0.pop()
+        self.effects.pop()
     }
 
     fn phase(&self, node: &NodeDesc) -> Option<Phase> {
@@ -349,7 +334,7 @@ impl Run {
     /// Adopts the settings of a join if the run has no other agent.
     pub(super) fn adopt_settings(&mut self, join: &Join) {
         if self.agents.is_empty() {
-            (self.settings, self.settings_of) = (join.settings, Some(join.node.clone()));
+            self.settings = join.settings;
         }
     }
 
@@ -376,7 +361,7 @@ impl Run {
         let phase = Phase::Joining { since: now.mono };
         self.agents
             .insert(node.clone(), Agent { join: *join, phase });
-        self.restart_join_timer(now, &node);
+        self.set_join_timer(now, &node);
         self.arrive(now, &node);
     }
 
@@ -421,10 +406,7 @@ impl Run {
 
     /// Returns a refusal text for the first setting that differs.
     fn mismatch(&self, join: &Join) -> Option<String> {
-        let first = self.settings_of.as_ref()?;
-        if self.agents.keys().all(|node| *node == join.node) {
-            return None;
-        }
+        let first = self.agents.keys().find(|node| **node != join.node)?;
         let ours = compared(&self.settings).into_iter();
         let both = ours.zip(compared(&join.settings));
         let mut both = both.filter_map(|((what, ours), (_, theirs))| Some((what, ours?, theirs?)));
@@ -468,7 +450,7 @@ impl Run {
         {
             self.record_departure(agent.join.instance);
         }
-        self.effects.0.push(Effect::Gone(node.clone()));
+        self.effects.push(Effect::Gone(node.clone()));
     }
 
     /// Ends the run, and notifies each agent according to its state.
@@ -495,7 +477,7 @@ impl Run {
                 Phase::Member { .. } | Phase::Dropped => Event::Closed,
             };
             agent.phase = Phase::Dropped;
-            self.effects.notify(node, event);
+            self.effects.push(Effect::notify(node, event));
         }
         self.join_timers = Deadlines::default();
     }
@@ -537,10 +519,17 @@ impl Run {
         self.report(now);
     }
 
-    /// Starts or restarts the timeout of an agent's join.
-    fn restart_join_timer(&mut self, now: Now, node: &NodeDesc) {
+    /// Starts the join of an agent again.
+    fn restart_join(&mut self, now: Now, node: &NodeDesc) {
         if let Some(agent) = self.agents.get_mut(node) {
             agent.phase = Phase::Joining { since: now.mono };
+        }
+        self.set_join_timer(now, node);
+    }
+
+    /// Starts or restarts the timeout of an agent's join.
+    fn set_join_timer(&mut self, now: Now, node: &NodeDesc) {
+        if let Some(agent) = self.agents.get(node) {
             let ends = now.mono + agent.join.settings.join_timeout;
             self.join_timers.set(node, ends);
         }

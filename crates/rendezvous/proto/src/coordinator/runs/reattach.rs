@@ -2,7 +2,7 @@
 
 use super::leases::AgentLease;
 use super::round::{Recovery, Round};
-use super::{Agent, Phase, Run};
+use super::{Agent, Effect, Phase, Run};
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
 use crate::ranks::Seat;
 use crate::{FencePolicy, NodeDesc, Rule};
@@ -79,7 +79,8 @@ impl Run {
             && self.origin.rules.has(Rule::SuccessIsKept)
         {
             let round = held.round;
-            self.effects.notify(&node, Event::AllSucceeded { round });
+            self.effects
+                .push(Effect::notify(&node, Event::AllSucceeded { round }));
         }
         if let Some(left) = &left
             && left.round == self.record.round
@@ -101,7 +102,15 @@ impl Run {
             {
                 self.repeat(now, &node);
             }
-            (_, None) => self.join(now, Box::new(join)),
+            (_, None) => {
+                let known = self.nodes.participants.len();
+                let searched = self.round.search().map(|it| known + it.missing.len());
+                // The node was a spare before the coordinator was replaced.
+                if left.is_none() && searched >= Some(self.settings.max_nodes as usize) {
+                    self.round.expect_spare();
+                }
+                self.join(now, Box::new(join));
+            }
             (Some(Phase::Member { .. }), Some(held))
                 if self.round.announced() == Some(held.round) =>
             {
@@ -131,7 +140,7 @@ impl Run {
         let formed = self.round.formed();
         if self.round.is_ended() || formed.is_some_and(|formed| !formed.left.is_empty()) {
             // The agent has never received the round, which is over now. It waits for the next one.
-            self.restart_join_timer(now, node);
+            self.restart_join(now, node);
             return self.arrive(now, node);
         }
         if self.is_recoverable() {
@@ -139,7 +148,7 @@ impl Run {
         }
         let assignments = self.infos().map(|infos| assign(&infos));
         let event = self.formed_event(rank, assignments.as_deref());
-        self.effects.notify(node, event);
+        self.effects.push(Effect::notify(node, event));
         let held = HeldRound {
             round: self.round.number(),
             rank,
@@ -157,7 +166,7 @@ impl Run {
             // Rank 0, which has sent the address, may not have received the confirmation.
             (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
                 let event = Event::Master { round, addr, port };
-                self.effects.notify(node, event);
+                self.effects.push(Effect::notify(node, event));
             }
             _ => {}
         }
@@ -182,7 +191,7 @@ impl Run {
             _ => "the other nodes continued while this node had no connection",
         };
         let event = self.membership(round, reason);
-        self.effects.notify(node, event);
+        self.effects.push(Effect::notify(node, event));
     }
 
     /// Handles an unknown agent that holds a round.

@@ -1,7 +1,7 @@
 //! The record of a run for the next coordinator, and the numbers of its rounds.
 
 use super::round::Round;
-use super::{Output, Run};
+use super::{Effect, Output, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
 use crate::{NodeDesc, Rule};
@@ -50,7 +50,7 @@ impl Run {
     pub(super) fn announce_recoverable(&mut self, node: &NodeDesc, host: Option<u32>) {
         let round = self.round.number();
         let event = Event::Recoverable { round, host };
-        self.effects.notify(node, event);
+        self.effects.push(Effect::notify(node, event));
         if !self.record.lease.is_zero() {
             self.announce_fence(node, true);
         }
@@ -60,7 +60,8 @@ impl Run {
     pub(super) fn note(&mut self) {
         if self.began.is_some() {
             let (run, note) = (self.id.clone(), Some(self.record.clone()));
-            self.effects.output(Output::Note { run, note });
+            self.effects
+                .push(Effect::Output(Output::Note { run, note }));
         }
     }
 

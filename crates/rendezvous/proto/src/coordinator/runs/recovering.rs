@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use super::record::HIGHEST;
 use super::round::{Formed, Forming, Recovery, Round, Search};
-use super::{Output, Phase, Run};
+use super::{Effect, Output, Phase, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{HeldRound, LastCoordinator};
 use crate::{NodeDesc, Rule, fence, recovering::Recovering, silence};
@@ -387,7 +387,8 @@ impl Run {
     /// Logs the progress of the recovery.
     pub(super) fn log_recovery(&mut self, recovering: Recovering) {
         let run = self.id.clone();
-        self.effects.output(Output::Recovering { run, recovering });
+        self.effects
+            .push(Effect::Output(Output::Recovering { run, recovering }));
     }
 
     /// Returns the next deadline of the search.

@@ -60,6 +60,8 @@ pub(super) struct Forming {
     pub(super) last: Option<u64>,
     /// Nodes of the last round that may join this one.
     pub(super) awaited: BTreeSet<NodeDesc>,
+    /// `true` if a spare node of the last round was to join this one.
+    pub(super) had_spare: bool,
     /// End of the wait for agents of torchrun in `awaited`.
     pub(super) awaited_ends: Option<Mono>,
     /// `true` if the expected nodes at the beginning are enough for a round.
@@ -95,6 +97,10 @@ pub(super) struct Formed {
     pub(super) replaced: Vec<u32>,
     /// Participants that may join the next round.
     pub(super) awaited: BTreeSet<NodeDesc>,
+    /// `true` if a spare node is to join the next round.
+    pub(super) had_spare: bool,
+    /// Number of nodes whose ranks are in the store.
+    pub(super) stored_ranks: u32,
     /// Participants whose workers have succeeded.
     pub(super) succeeded: BTreeSet<NodeDesc>,
     /// Nodes that have left the round after the success of their workers.
@@ -276,6 +282,15 @@ impl Round {
             Self::Over(_) | Self::Silent(..) => true,
             Self::Recovering(_, recovery) => recovery.is_ended,
             Self::Forming(_) | Self::Held(_) | Self::Closed { .. } => false,
+        }
+    }
+
+    /// Registers that a spare node is to join the next round.
+    pub(super) fn expect_spare(&mut self) {
+        if let Self::Forming(forming) = self {
+            forming.had_spare = true;
+        } else if let Some(formed) = self.formed_mut() {
+            formed.had_spare = true;
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::round::{Formed, Forming, LastCallEnd, Round};
-use super::{Nodes, Phase, Run};
+use super::{Effect, Nodes, Phase, Run};
 use crate::coordinator::keys;
 use crate::{Dialect, NodeDesc, RendezvousState, codec};
 use rdzv_core::time::{Mono, Now, Wall};
@@ -21,37 +21,27 @@ pub(super) struct TorchrunForm {
     /// It consists of the time that the agent wrote, and the local time at which it was seen.
     pub(super) heartbeats: BTreeMap<NodeDesc, (Wall, Mono)>,
     dialect: Dialect,
-    /// The known value; `None` before an agent of torchrun needs it.
-    stored: Option<Stored>,
-    /// `true` if the nodes have changed since `stored` was written.
-    is_outdated: bool,
-    /// Round whose ranks are in the store, and its number of nodes.
-    pub(super) recorded: Option<(u64, u32)>,
+    value: Value,
+    /// Last write of a coordinator under the key; `None` if there was none.
+    written: Option<Mono>,
 }
 
-/// A value under torchrun's key.
-#[derive(Debug)]
-struct Stored {
-    bytes: Vec<u8>,
-    /// Time at which this coordinator wrote the value; `None` if torchrun did.
-    refreshed: Option<Mono>,
-    /// `true` if a coordinator was the first writer of the key.
-    is_ours: bool,
+/// The value under torchrun's key.
+#[derive(Debug, Default)]
+enum Value {
+    /// No agent of torchrun has needed a value, and no node has changed.
+    #[default]
+    Unused,
+    /// The nodes have changed since the last write.
+    Outdated,
+    /// The value describes the current nodes.
+    Current(Vec<u8>),
 }
 
 impl TorchrunForm {
     /// Marks the value as outdated, because the nodes have changed.
     pub(super) fn outdate(&mut self) {
-        self.is_outdated = true;
-    }
-
-    fn store(&mut self, bytes: Vec<u8>, refreshed: Option<Mono>, is_ours: bool) {
-        self.is_outdated = false;
-        self.stored = Some(Stored {
-            bytes,
-            refreshed,
-            is_ours,
-        });
+        self.value = Value::Outdated;
     }
 }
 
@@ -81,8 +71,13 @@ impl Run {
 
     /// Adopts the value of torchrun's key before the first native agent joins.
     ///
-    /// `is_ours` is `true` if a coordinator stored the value.
-    pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>, is_ours: bool) {
+    /// `written` is the last write of a coordinator under the key, if there was one.
+    pub(in crate::coordinator) fn found(
+        &mut self,
+        now: Now,
+        value: Option<&[u8]>,
+        written: Option<Mono>,
+    ) {
         let Some(value) = value else {
             return;
         };
@@ -112,7 +107,8 @@ impl Run {
                 }),
             };
         }
-        self.torchrun.store(value.to_vec(), None, is_ours);
+        self.torchrun.value = Value::Current(value.to_vec());
+        self.torchrun.written = written;
     }
 
     fn take_nodes(&mut self, state: RendezvousState) -> Nodes {
@@ -132,50 +128,58 @@ impl Run {
 
     /// Updates the state in the store before an agent of torchrun accesses it.
     pub(in crate::coordinator) fn touching(&mut self, now: Now, writes: bool) {
-        let is_fresh = |stored: &Stored| {
-            // New heartbeats would make the compare-and-set of a writer fail.
-            let refreshed = stored.refreshed.unwrap_or(Mono::ZERO);
-            writes || now.mono.since(refreshed) < self.settings.keep_alive_interval
-        };
-        if self.torchrun.is_outdated || !self.torchrun.stored.as_ref().is_some_and(is_fresh) {
+        let age = now.mono.since(self.torchrun.written.unwrap_or(Mono::ZERO));
+        // New heartbeats would make the compare-and-set of a writer fail.
+        let is_fresh = writes || age < self.settings.keep_alive_interval;
+        if !is_fresh || !matches!(self.torchrun.value, Value::Current(_)) {
             self.write_form(now);
         }
     }
 
     fn write_form(&mut self, now: Now) {
-        let bytes = codec::to_value(&self.state(now.wall));
-        self.effects.store(keys::state(&self.id), bytes.clone());
-        self.torchrun.store(bytes, Some(now.mono), true);
+        let value = codec::to_value(&self.state(now.wall));
+        let key = keys::state(&self.id);
+        self.effects.push(Effect::store(key, value.clone()));
+        self.torchrun.value = Value::Current(value);
+        self.torchrun.written = Some(now.mono);
     }
 
-    /// Returns the value under torchrun's key, if a coordinator has created it.
+    /// `true` if a coordinator has written torchrun's key.
+    pub(in crate::coordinator) fn has_written_form(&self) -> bool {
+        self.torchrun.written.is_some()
+    }
+
+    /// Returns the value under torchrun's key, if a coordinator has written the key.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
-        let stored = self.torchrun.stored.as_ref()?;
-        stored.is_ours.then_some(&stored.bytes)
+        match &self.torchrun.value {
+            Value::Current(value) if self.has_written_form() => Some(value),
+            _ => None,
+        }
     }
 
     /// Writes an outdated state after the last native agent has left.
     pub(in crate::coordinator) fn flush(&mut self, now: Now) {
-        if self.torchrun.is_outdated {
+        if let Value::Outdated = self.torchrun.value {
             self.write_form(now);
         }
     }
 
     /// Handles a key that an agent of torchrun may have changed.
     pub(in crate::coordinator) fn stored(&mut self, now: Now, value: Option<&[u8]>) {
-        let stored = self.torchrun.stored.as_ref();
-        if value == stored.map(|stored| &stored.bytes[..]) {
+        let known = match &self.torchrun.value {
+            Value::Current(known) => Some(&known[..]),
+            Value::Unused | Value::Outdated => None,
+        };
+        if value == known {
             return;
         }
-        let refreshed = stored.and_then(|stored| stored.refreshed);
-        let is_ours = stored.is_some_and(|stored| stored.is_ours);
         if self.is_recovering() {
             // The coordinator decides nothing before it knows the last round.
             return self.torchrun.outdate();
         }
         match (value, value.map(codec::from_value)) {
             (Some(value), Some(Ok(Some(state)))) => {
-                self.torchrun.store(value.to_vec(), refreshed, is_ours);
+                self.torchrun.value = Value::Current(value.to_vec());
                 self.take_over(now, state);
             }
             // The value was removed, reset or is not a state. The next read replaces it.
@@ -290,7 +294,7 @@ impl Run {
                     agent.phase = Phase::Dropped;
                     // A node whose workers have succeeded waits for an answer.
                     if was_held || succeeded.contains(node) {
-                        self.effects.notify(node, event.clone());
+                        self.effects.push(Effect::notify(node, event.clone()));
                     }
                 }
                 Phase::Dropped => {}
