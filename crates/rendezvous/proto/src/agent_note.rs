@@ -16,9 +16,6 @@ use rdzv_core::time::Wall;
 use crate::field::write;
 use crate::slot::{self, Bytes};
 
-const ENDED: u8 = 1;
-const KILLED: u8 = 2;
-
 /// Maximum number of instances in a record; older ones are dropped.
 const MOST_INSTANCES: usize = 16;
 
@@ -76,14 +73,12 @@ impl AgentNote {
     /// Returns the bytes of a slot that holds this record.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         let mut content = Vec::new();
-        let flags = slot::flags(&[(self.has_ended, ENDED), (self.last_death.is_some(), KILLED)]);
+        let flags = slot::flags([self.has_ended, self.last_death.is_some()]);
         write(&mut content, &[&self.restarts, &flags]);
         write(&mut content, &[&self.restarts_used, &self.deaths]);
         let death = self.last_death.unwrap_or_default();
-        let status = death.status.cast_unsigned();
-        write(&mut content, &[&status, &death.short, &death.pid]);
-        write(&mut content, &[&death.at.unix_micros().cast_unsigned()]);
-        write(&mut content, &[&self.lease_end]);
+        write(&mut content, &[&death.status, &death.short, &death.pid]);
+        write(&mut content, &[&death.at.unix_micros(), &self.lease_end]);
         slot::write_numbers(&self.instances, &mut content);
         slot::write_numbers(&self.goodput, &mut content);
         let step = self.most_step.map_or(0, |step| step.saturating_add(1));
@@ -100,6 +95,7 @@ impl AgentNote {
 
     fn read(mut bytes: Bytes<'_>) -> Option<Self> {
         let (restarts, flags) = (bytes.u32()?, bytes.u8()?);
+        let [has_ended, was_killed] = slot::read_flags(flags);
         let (restarts_used, deaths) = (bytes.u32()?, bytes.u32()?);
         let death = Death {
             status: bytes.u32()?.cast_signed(),
@@ -109,10 +105,10 @@ impl AgentNote {
         };
         Some(Self {
             restarts,
-            has_ended: flags & ENDED != 0,
+            has_ended,
             restarts_used,
             deaths,
-            last_death: (flags & KILLED != 0).then_some(death),
+            last_death: was_killed.then_some(death),
             lease_end: bytes.u64()?,
             instances: bytes.numbers()?,
             goodput: bytes.numbers()?,

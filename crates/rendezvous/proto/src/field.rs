@@ -19,29 +19,17 @@ impl Field for bool {
     }
 }
 
-impl Field for u8 {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.push(*self);
-    }
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Field for $integer {
+            fn write(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+        }
+    )*};
 }
 
-impl Field for u16 {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_le_bytes());
-    }
-}
-
-impl Field for u32 {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_le_bytes());
-    }
-}
-
-impl Field for u64 {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_le_bytes());
-    }
-}
+integers!(u8, u16, u32, u64, i32, i64);
 
 impl Field for Duration {
     fn write(&self, out: &mut Vec<u8>) {

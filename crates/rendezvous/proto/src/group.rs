@@ -124,19 +124,15 @@ pub struct Wait {
 impl Wait {
     /// Creates the wait of a coordinator for the members of a run's last round.
     pub(crate) fn of_recovery(run: &str, recovering: &Recovering) -> Self {
-        let hosts = recovering.silent.as_ref();
-        let named = |rank: &u32| match hosts.and_then(|hosts| hosts.get(rank)) {
-            Some(host) => format!("group rank {rank} ({host})"),
-            None => format!("group rank {rank}"),
-        };
+        let missing = recovering.names();
         Self {
-            case: match (hosts, &recovering.elsewhere) {
+            case: match (&recovering.silent, &recovering.elsewhere) {
                 (_, Some(_)) => Case::W3,
                 (Some(_), _) => Case::W4,
                 (None, _) => Case::W2,
             },
             sentence: format!("[{}] {recovering}", rdzv_core::escape::escape(run)),
-            missing: recovering.missing.iter().map(named).collect(),
+            missing: missing.map(|name| format!("group rank {name}")).collect(),
         }
     }
 

@@ -101,15 +101,18 @@ impl Recovering {
         self.missing.is_empty() && self.elsewhere.is_none()
     }
 
-    /// Returns the first missing ranks, with the known hosts of silent agents.
-    fn named(&self) -> String {
-        let hosts = self.silent.as_ref();
-        let ranks = self.missing.iter().take(NAMED);
-        let named = ranks.map(|rank| match hosts.and_then(|hosts| hosts.get(rank)) {
+    /// Returns the missing ranks, with the known hosts of silent agents.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        let host = |rank| self.silent.as_ref()?.get(rank);
+        self.missing.iter().map(move |rank| match host(rank) {
             Some(host) => format!("{rank} ({host})"),
             None => rank.to_string(),
-        });
-        let named = named.collect::<Vec<_>>().join(", ");
+        })
+    }
+
+    /// Returns the first missing ranks as a text.
+    fn named(&self) -> String {
+        let named = self.names().take(NAMED).collect::<Vec<_>>().join(", ");
         match self.missing.len().saturating_sub(NAMED) {
             0 => named,
             more => format!("{named} and {more} more"),

@@ -89,10 +89,13 @@ pub fn write_numbers(numbers: &[u64], out: &mut Vec<u8>) {
     numbers.iter().for_each(|number| write(out, &[number]));
 }
 
-/// Returns the sum of the flags that are set.
-pub(crate) fn flags(flags: &[(bool, u8)]) -> u8 {
-    flags
-        .iter()
-        .map(|(is_set, flag)| u8::from(*is_set) * flag)
-        .sum()
+/// Returns a byte with these flags, the first one in the lowest bit.
+pub(crate) fn flags<const N: usize>(flags: [bool; N]) -> u8 {
+    let bits = (0..).zip(flags);
+    bits.map(|(bit, flag)| u8::from(flag) << bit).sum()
+}
+
+/// Reads the output of [`flags`].
+pub(crate) fn read_flags<const N: usize>(byte: u8) -> [bool; N] {
+    std::array::from_fn(|bit| byte & 1 << bit != 0)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use rdzv_core::escape::escape;
-use rdzv_core::time::Wall;
+use rdzv_core::time::{Mono, Wall};
 use rdzv_pickle::Value;
 
 /// Descriptor of a node, as other nodes know it.
@@ -63,6 +63,19 @@ pub struct RendezvousState {
     pub last_heartbeats: BTreeMap<NodeDesc, Wall>,
     /// Form of the state, and its attributes that are unknown here.
     pub dialect: Dialect,
+}
+
+impl RendezvousState {
+    /// Updates the known heartbeats, and the local times at which they were first seen.
+    pub(crate) fn see_heartbeats(&self, known: &mut BTreeMap<NodeDesc, (Wall, Mono)>, now: Mono) {
+        let beats = &self.last_heartbeats;
+        known.retain(|node, _| beats.contains_key(node));
+        for (node, beat) in beats {
+            if known.get(node).is_none_or(|(known, _)| known != beat) {
+                known.insert(node.clone(), (*beat, now));
+            }
+        }
+    }
 }
 
 /// Properties of a state that depend on the release that wrote it.

@@ -73,12 +73,8 @@ impl Hosted {
     }
 
     pub(super) fn join(&mut self, now: Now, from: ConnId, join: Box<Join>) {
-        let refusal = if self.run.is_closed() {
-            Some(AgentRefusal::Closed)
-        } else {
-            self.refusal(from, &join)
-        };
-        if let Some(refusal) = refusal {
+        let closed = self.run.is_closed().then_some(AgentRefusal::Closed);
+        if let Some(refusal) = closed.or_else(|| self.refusal(from, &join)) {
             return self.out.push(Output::Send(from, Event::Refused(refusal)));
         }
         self.attach(now, from, &join);

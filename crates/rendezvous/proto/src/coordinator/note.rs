@@ -18,19 +18,6 @@ use super::wire::Authority;
 use crate::field::write;
 use crate::slot::{self, Bytes};
 
-/// The flags of a record.
-const PARTIAL: u8 = 1;
-const TAKES_VOTERS: u8 = 2;
-const VOTES: u8 = 4;
-
-/// The flags of a run.
-const CLOSED: u8 = 1;
-const SUCCEEDED: u8 = 2;
-const FENCED: u8 = 4;
-const TORN: u8 = 8;
-const SILENT: u8 = 16;
-const OUTDATED: u8 = 32;
-
 /// Member that left after success.
 ///
 /// It replaces the instance in [`RunNote::members`].
@@ -117,11 +104,7 @@ impl Note {
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         let authority = &self.authority;
         let mut content = Vec::new();
-        let flags = slot::flags(&[
-            (self.is_partial, PARTIAL),
-            (authority.takes_voters, TAKES_VOTERS),
-            (self.votes, VOTES),
-        ]);
+        let flags = slot::flags([self.is_partial, authority.takes_voters, self.votes]);
         write(&mut content, &[&authority.cluster, &authority.epoch]);
         write(&mut content, &[&authority.timeout, &flags]);
         write(&mut content, &[&self.applied.0, &self.applied.1]);
@@ -143,7 +126,7 @@ impl Note {
     fn read(mut bytes: Bytes<'_>) -> Option<Self> {
         let (cluster, epoch) = (bytes.u64()?, bytes.u32()?);
         let timeout = Duration::from_millis(bytes.u64()?);
-        let flags = bytes.u8()?;
+        let [is_partial, takes_voters, votes] = slot::read_flags(bytes.u8()?);
         let applied = (bytes.u64()?, bytes.u64()?);
         let address = read_name(&mut bytes)?;
         let count = bytes.u8()?;
@@ -153,14 +136,14 @@ impl Note {
                 cluster,
                 epoch,
                 timeout,
-                takes_voters: flags & TAKES_VOTERS != 0,
+                takes_voters,
                 in_process: false,
             },
-            is_partial: flags & PARTIAL != 0,
+            is_partial,
             voters: voters.collect::<Option<_>>()?,
             address,
             applied,
-            votes: flags & VOTES != 0,
+            votes,
             runs: read_runs(bytes)?,
         })
     }
@@ -194,13 +177,13 @@ impl RunNote {
     /// Writes the record of a run.
     pub fn write(&self, out: &mut Vec<u8>) {
         let is_fenced = !self.lease.is_zero();
-        let flags = slot::flags(&[
-            (self.closed, CLOSED),
-            (self.succeeded, SUCCEEDED),
-            (is_fenced, FENCED),
-            (self.torn, TORN),
-            (self.silent, SILENT),
-            (self.outdated, OUTDATED),
+        let flags = slot::flags([
+            self.closed,
+            self.succeeded,
+            is_fenced,
+            self.torn,
+            self.silent,
+            self.outdated,
         ]);
         write(out, &[&self.round, &flags]);
         slot::write_numbers(&self.members, out);
@@ -213,19 +196,21 @@ impl RunNote {
     /// Reads the output of [`RunNote::write`]; `None` if it is truncated.
     pub fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
         let round = bytes.u64()?;
-        let flags = bytes.u8()?;
+        let flags = slot::read_flags(bytes.u8()?);
+        let [closed, succeeded, is_fenced, torn, silent, outdated] = flags;
         Some(Self {
             round,
             members: bytes.numbers()?,
-            closed: flags & CLOSED != 0,
-            succeeded: flags & SUCCEEDED != 0,
-            lease: match flags & FENCED {
-                0 => Duration::ZERO,
-                _ => Duration::from_millis(u64::from(bytes.u32()?)),
+            closed,
+            succeeded,
+            lease: if is_fenced {
+                Duration::from_millis(u64::from(bytes.u32()?))
+            } else {
+                Duration::ZERO
             },
-            torn: flags & TORN != 0,
-            silent: flags & SILENT != 0,
-            outdated: flags & OUTDATED != 0,
+            torn,
+            silent,
+            outdated,
         })
     }
 }

@@ -22,7 +22,7 @@ mod schedule;
 const CHAIN: usize = 8;
 
 /// The machine of one agent, as in the diagram of [the module](super).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Participant {
     me: NodeDesc,
     settings: Settings,
@@ -79,28 +79,8 @@ impl Participant {
         Self {
             me,
             settings,
-            poll: None,
             pace: Pace::new(seed, settings.cas_backoff_max),
-            task: Task {
-                request: Request::Idle,
-                since: Mono::ZERO,
-                deadline: Mono::ZERO,
-            },
-            membership: None,
-            expected: Expected::default(),
-            copy: None,
-            changed: false,
-            outdated: false,
-            asked: None,
-            pause: None,
-            placed: None,
-            beaten: None,
-            gone: Gone::default(),
-            heard: Heard::default(),
-            last_call: None,
-            reason: None,
-            wake: None,
-            outbox: Outbox::default(),
+            ..Self::default()
         }
     }
 

@@ -117,14 +117,7 @@ pub(super) struct Heard {
 
 impl Heard {
     pub(super) fn see(&mut self, state: &RendezvousState, now: Mono) {
-        let beats = &state.last_heartbeats;
-        self.nodes.retain(|node, _| beats.contains_key(node));
-        for (node, beat) in beats {
-            let known = self.nodes.get(node);
-            if known.is_none_or(|(known, _)| known != beat) {
-                self.nodes.insert(node.clone(), (*beat, now));
-            }
-        }
+        state.see_heartbeats(&mut self.nodes, now);
     }
 
     /// Returns the local time at which the last heartbeat of a node was first seen.

@@ -46,6 +46,12 @@ pub(super) struct Pace {
     expelled: u32,
 }
 
+impl Default for Pace {
+    fn default() -> Self {
+        Self::new(0, Duration::ZERO)
+    }
+}
+
 impl Pace {
     pub(super) fn new(seed: u64, backoff_max: Duration) -> Self {
         Self {

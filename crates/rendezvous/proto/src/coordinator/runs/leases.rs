@@ -119,13 +119,8 @@ impl Run {
             self.note();
         }
         let may_have = |node: &&NodeDesc| self.may_have_lease(node);
-        for node in self
-            .agents
-            .keys()
-            .filter(may_have)
-            .cloned()
-            .collect::<Vec<_>>()
-        {
+        let affected: Vec<_> = self.agents.keys().filter(may_have).cloned().collect();
+        for node in affected {
             self.announce_fence(&node, false);
         }
     }

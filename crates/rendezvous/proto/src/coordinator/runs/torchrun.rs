@@ -83,9 +83,7 @@ impl Run {
         };
         // A value that cannot be parsed is replaced like an empty one.
         if let Ok(Some(state)) = codec::from_value(value) {
-            let seen = state.last_heartbeats.iter();
-            let seen = seen.map(|(node, wall)| (node.clone(), (*wall, now.mono)));
-            self.torchrun.heartbeats.extend(seen);
+            state.see_heartbeats(&mut self.torchrun.heartbeats, now.mono);
             let last_call = last_call_end(now, &state);
             let (round, complete, closed) = (state.round, state.complete, state.closed);
             self.take_nodes(state);
@@ -189,16 +187,9 @@ impl Run {
 
     /// Continues from a state that an agent of torchrun has written.
     fn take_over(&mut self, now: Now, state: RendezvousState) {
-        for (node, wall) in &state.last_heartbeats {
-            let known = self.torchrun.heartbeats.get(node);
-            if !self.agents.contains_key(node) && known.is_none_or(|(known, _)| known != wall) {
-                let seen = (*wall, now.mono);
-                self.torchrun.heartbeats.insert(node.clone(), seen);
-            }
-        }
-        self.torchrun
-            .heartbeats
-            .retain(|node, _| state.last_heartbeats.contains_key(node));
+        let heartbeats = &mut self.torchrun.heartbeats;
+        state.see_heartbeats(heartbeats, now.mono);
+        heartbeats.retain(|node, _| !self.agents.contains_key(node));
         let (number, is_formed, is_closed) = (state.round, state.complete, state.closed);
         let (deadline, last_call) = (state.deadline, last_call_end(now, &state));
         let old = self.take_nodes(state);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::WireError;
 use super::fields::{Fields, text};
 use crate::field::{Field, write};
+use crate::slot;
 use crate::waiting::{Arrived, MOST_NAMED};
 use rdzv_core::rank::Assignment;
 
@@ -136,10 +137,6 @@ pub enum Event {
     },
 }
 
-/// Flags of [`Event::Attached`].
-const TAKES_VOTERS: u8 = 1;
-const IN_PROCESS: u8 = 2;
-
 /// Identity of a coordinator in the sequence of coordinators of a cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Authority {
@@ -244,12 +241,10 @@ impl Event {
             Self::Attached(authority) => {
                 write(out, &[&10_u8, &authority.cluster, &authority.epoch]);
                 write(out, &[&authority.timeout]);
-                let takes_voters = u8::from(authority.takes_voters) * TAKES_VOTERS;
-                let in_process = u8::from(authority.in_process) * IN_PROCESS;
+                let flags = slot::flags([authority.takes_voters, authority.in_process]);
                 // Agents of earlier versions do not read the flags.
-                match takes_voters + in_process {
-                    0 => {}
-                    flags => out.push(flags),
+                if flags != 0 {
+                    out.push(flags);
                 }
             }
             Self::Voters(list) => {
@@ -319,17 +314,17 @@ impl Event {
                 waiting: fields.u32("the number of waiting nodes")?,
             },
             10 => {
-                let mut authority = Authority {
-                    cluster: fields.u64("the cluster")?,
-                    epoch: fields.u32("the epoch")?,
-                    timeout: Duration::from_millis(fields.u64("the timeout")?),
-                    ..Authority::default()
-                };
-                if let [flags, ..] = fields.0 {
-                    authority.takes_voters = flags & TAKES_VOTERS != 0;
-                    authority.in_process = flags & IN_PROCESS != 0;
-                }
-                Self::Attached(authority)
+                let (cluster, epoch) = (fields.u64("the cluster")?, fields.u32("the epoch")?);
+                let timeout = Duration::from_millis(fields.u64("the timeout")?);
+                let flags = fields.rest(|fields| fields.u8("the flags"))?.unwrap_or(0);
+                let [takes_voters, in_process] = slot::read_flags(flags);
+                Self::Attached(Authority {
+                    cluster,
+                    epoch,
+                    timeout,
+                    takes_voters,
+                    in_process,
+                })
             }
             11 => Self::Recoverable {
                 round: fields.u64("the round")?,

@@ -8,7 +8,7 @@ use super::fields::{Fields, text};
 use super::{VERSION, WireError};
 use crate::field::write;
 use crate::ranks::Seat;
-use crate::{FencePolicy, NodeDesc, Settings, silence};
+use crate::{FencePolicy, NodeDesc, Settings, silence, slot};
 
 /// State of an agent that reattaches.
 ///
@@ -274,7 +274,7 @@ impl Operation {
             Self::Leave | Self::Heartbeat | Self::Detach => {}
             Self::Close { run } | Self::Status { run } => text(out, run),
             Self::Report(report) => {
-                out.push(u8::from(report.has_viewer) + 2 * u8::from(report.is_for_all));
+                out.push(slot::flags([report.has_viewer, report.is_for_all]));
                 out.extend_from_slice(&report.message);
             }
             Self::Failed { reason } => text(out, reason),
@@ -304,11 +304,15 @@ impl Operation {
             },
             opcode::HEARTBEAT => match payload {
                 [] => Self::Heartbeat,
-                [flags, message @ ..] => Self::Report(Report {
-                    has_viewer: flags & 1 != 0,
-                    is_for_all: flags & 2 != 0,
-                    message: message.to_vec(),
-                }),
+                [flags, message @ ..] => {
+                    let [has_viewer, is_for_all] = slot::read_flags(*flags);
+                    let message = message.to_vec();
+                    Self::Report(Report {
+                        has_viewer,
+                        is_for_all,
+                        message,
+                    })
+                }
             },
             opcode::FAILED => Self::Failed {
                 reason: fields.text("the reason")?.to_owned(),
@@ -436,8 +440,7 @@ impl Join {
         let (node, settings) = (&self.node, &self.settings);
         let (replaces, from) = (&self.replaces, &self.from);
         write(out, &[&VERSION, &self.instance, &self.run, &node.addr]);
-        let (pid, local_id) = (node.pid.cast_unsigned(), node.local_id.cast_unsigned());
-        write(out, &[&pid, &local_id]);
+        write(out, &[&node.pid, &node.local_id]);
         write(out, &[&settings.min_nodes, &settings.max_nodes]);
         write(out, &[&settings.join_timeout, &settings.last_call_timeout]);
         write(out, &[&settings.keep_alive_interval]);

@@ -16,16 +16,17 @@ pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// Time for which a join tries to undo its changes after its timeout.
 const ROLL_BACK: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Task {
     pub(super) request: Request,
     pub(super) since: Mono,
     pub(super) deadline: Mono,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Request {
     /// No pending request.
+    #[default]
     Idle,
     Join {
         /// First round that the node may join; it must leave earlier rounds.
