@@ -66,7 +66,7 @@ pub struct RendezvousState {
 }
 
 impl RendezvousState {
-    /// Updates the known heartbeats, and the local times at which they were first seen.
+    /// Updates known heartbeats, and the local times at which they were seen.
     pub(crate) fn see_heartbeats(&self, known: &mut BTreeMap<NodeDesc, (Wall, Mono)>, now: Mono) {
         let beats = &self.last_heartbeats;
         known.retain(|node, _| beats.contains_key(node));
