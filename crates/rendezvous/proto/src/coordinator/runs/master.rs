@@ -34,7 +34,7 @@ pub(super) enum Master {
     Unknown,
     /// Rank 0, an agent of torchrun, may store the address until this time.
     Awaited(Mono),
-    /// The coordinator reads the addresses of this and earlier rounds, newest first.
+    /// The coordinator reads addresses of this and earlier rounds, newest first.
     Searched {
         /// Host of the round that is read now; `None` if its key has no valid host.
         host: Option<String>,

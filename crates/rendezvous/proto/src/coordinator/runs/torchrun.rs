@@ -147,7 +147,7 @@ impl Run {
         self.torchrun.written.is_some()
     }
 
-    /// Returns the value under torchrun's key, if a coordinator has written the key.
+    /// Returns the value under torchrun's key, if a coordinator has written it.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
         match &self.torchrun.value {
             Value::Current(value) if self.has_written_form() => Some(value),
