@@ -42,10 +42,11 @@ def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
     before = job._before = _sockets()
     try:
         make()
+        while job._held:
+            job._held.pop().close()
     finally:
         _record(job, before)
         job._before = None
-        job._held.clear()
 
 
 def _record(job: rdzv.Job, known: dict[int, str]) -> None:
@@ -92,7 +93,7 @@ def abort(job: rdzv.Job) -> None:
             continue
         try:
             handle = socket.socket(fileno=os.dup(descriptor))
-            handle.shutdown(socket.SHUT_RDWR if job._is_cut else socket.SHUT_RD)
+            handle.shutdown(socket.SHUT_RDWR if is_store else socket.SHUT_RD)
         except OSError:
             continue
         # After a failed write, gloo's thread loops and never ends the collective. So this end stops
