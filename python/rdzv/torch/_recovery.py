@@ -141,9 +141,11 @@ def _connect(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:
 def _handle(job: rdzv.Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     """Returns the handle for a reconfiguration, or an empty text and the reason."""
     endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    # A backend in Python cannot change its rank and size.
+    place = "" if backend == "gloo" else f" {job.rank} {job.world_size}"
     if job._group is not None:
         # The group's store belongs to the agent with rank 0, which may be another one now.
-        same = job._group == (backend, endpoint)
+        same = job._group == (backend, endpoint + place)
         return (dist._get_reconfigure_handle(), "") if same else ("", "")
     if not hasattr(dist, "_reconfigure"):
         return "", f"torch {torch.__version__} cannot reconfigure groups"
@@ -157,7 +159,7 @@ def _handle(job: rdzv.Job, backend: str, options: dict[str, Any]) -> tuple[str, 
     )
     if not dist._supports_reconfigure():
         return "", f"{backend} cannot be reconfigured"
-    job._group = (backend, endpoint)
+    job._group = (backend, endpoint + place)
     return dist._get_reconfigure_handle(), ""
 
 

@@ -1,4 +1,4 @@
-"""Collectives until a rank exits. named.py DIRECTORY: survivors write the reason to DIRECTORY/reason-RANK."""
+"""Collectives until a rank exits. named.py DIRECTORY BACKEND: survivors write the reason to DIRECTORY/reason-RANK."""
 
 import os
 import sys
@@ -11,10 +11,10 @@ import rdzv
 
 
 @rdzv.resilient
-def work(job, directory):
+def work(job, directory, backend):
     if job.reason:
         (directory / f"reason-{job.rank}").write_text(job.reason)
-    job.init_process_group("gloo")
+    job.init_process_group(backend)
     dist.all_reduce(torch.ones(1))
     if job.kept:
         dist.destroy_process_group()
@@ -26,4 +26,4 @@ def work(job, directory):
         dist.all_reduce(torch.ones(1000))
 
 
-work(Path(sys.argv[1]))
+work(Path(sys.argv[1]), sys.argv[2])

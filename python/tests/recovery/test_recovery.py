@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from recovery.measure import main
 
 import rdzv
@@ -88,17 +89,19 @@ def test_an_abort_at_any_line_after_the_function_is_handled(monkeypatch, tmp_pat
     assert number > 2
 
 
-def test_workers_of_another_node_learn_which_rank_exited(tmp_path):
+@pytest.mark.parametrize("backend", ["gloo", "rdzv"])
+def test_workers_of_another_node_learn_which_rank_exited(tmp_path, backend):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         command = [
             rdzv.find_rdzv_bin(), "run", "--in-process", "--nnodes", "2", "--nproc-per-node", "2", "--max-restarts",
             "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "named", "--ui",
-            "plain", str(Path(__file__).with_name("named.py")), str(tmp_path),
+            "plain", str(Path(__file__).with_name("named.py")), str(tmp_path), backend,
         ]  # fmt: skip
     environment = {**os.environ, "PYTHON_EXEC": sys.executable, "PET_LOCAL_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    nodes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    with (tmp_path / "log").open("w") as log:
+        nodes = [subprocess.Popen(command, env=environment, stderr=log) for _ in range(2)]
     try:
         end = time.monotonic() + 2 * LIMIT
         while len(list(tmp_path.glob("running-*"))) < 4:
@@ -114,6 +117,8 @@ def test_workers_of_another_node_learn_which_rank_exited(tmp_path):
     assert all(reason.startswith("rank 3 on ") for reason in reasons.values()), reasons
     others = [reason for reason in reasons.values() if "has lost rank 3 and joins again" in reason]
     assert len(others) == 2, reasons
+    if hasattr(dist, "_reconfigure"):
+        assert f"process groups of {backend} are reconfigured in place" in (tmp_path / "log").read_text()
 
 
 def test_an_abort_ends_the_connections_of_groups_that_are_being_made(monkeypatch, tmp_path):
