@@ -1,4 +1,7 @@
-"""Collectives until a rank exits. named.py DIRECTORY BACKEND: survivors write the reason to DIRECTORY/reason-RANK."""
+"""Collectives until a rank exits.
+
+named.py DIRECTORY BACKEND: survivors write the reason to DIRECTORY/reason-RANK.
+"""
 
 import os
 import sys

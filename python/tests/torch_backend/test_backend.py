@@ -368,7 +368,7 @@ def test_groups_that_are_destroyed_leave_nothing():
 
 
 @pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="torch cannot reconfigure groups")
-def test_a_group_is_reconfigured_in_place():
+def test_a_group_changes_its_connections_when_it_is_reconfigured():
     dist.init_process_group("rdzv", store=dist.HashStore(), rank=0, world_size=1, enable_reconfigure=True)
     try:
         assert dist._supports_reconfigure()

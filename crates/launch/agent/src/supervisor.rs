@@ -76,7 +76,8 @@ pub(crate) trait Supervisor {
     /// Requests that workers leave their function.
     fn abort(&mut self, _workers: &[LocalRank], _reason: &str) {}
 
-    /// Returns the ranks that exited in this round, if workers recover in their processes.
+    /// Returns the ranks that exited in this round.
+    /// It is empty unless workers recover in their processes.
     fn lost(&self) -> Vec<u32> {
         Vec::new()
     }
