@@ -118,7 +118,7 @@ if TYPE_CHECKING:
         local_addr: _Text
         """Address at which other nodes reach this node."""
         local_ranks_filter: _Text
-        """Local ranks whose output may reach the console, for example 0,2,3 (default: all)."""
+        """Local ranks that may write to the console, such as 0,2,3 (default: all)."""
         log_dir: _Path
         """Directory for the workers' output and error files."""
         log_line_prefix_template: _Text

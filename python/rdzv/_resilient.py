@@ -22,16 +22,18 @@ class Regroup(BaseException):
     """Request to leave the function, because the job forms its next round.
 
     :func:`rdzv.resilient` raises it in the main thread and handles it. It is no ``Exception``, so ``except Exception``
-    does not swallow it. ``reason`` (str) is the reason, and ``dead`` (list[int]) has the ranks of this node that
-    exited.
+    does not swallow it. ``reason`` (str) is the reason, ``dead`` (list[int]) has the ranks that exited, and ``node``
+    (str) is the node of these ranks.
     """
 
     reason = ""
     dead: "list[int]" = []
+    node = ""
 
     def __str__(self) -> str:
         ranks = ", ".join(map(str, self.dead))
-        return f"rank {ranks} exited: {self.reason}" if ranks else self.reason
+        plural = "s" if len(self.dead) > 1 else ""
+        return f"rank{plural} {ranks} on {self.node} exited: {self.reason}" if ranks else self.reason
 
 
 class _Control:
@@ -70,7 +72,7 @@ class _Control:
         with self.changed:
             if message["type"] == "abort" and message["round"] == self.round:
                 self.aborted = message
-                Regroup.reason, Regroup.dead = message["reason"], message["dead"]
+                Regroup.reason, Regroup.dead, Regroup.node = message["reason"], message["dead"], message["node"]
                 self.changed.notify_all()
                 self.changed.wait_for(lambda: not self.atomic)
                 self._interrupt()
@@ -347,16 +349,20 @@ def resilient(
         while True:
             error: "Exception | None" = None
             try:
-                control.enter()
-                job._enter()
-                result = function(job, *args, **kwargs)
+                try:
+                    control.enter()
+                    job._enter()
+                    result = function(job, *args, **kwargs)
+                    control.leave()
+                    return result
+                except Regroup:
+                    pass
+                except Exception as raised:
+                    error = raised
                 control.leave()
-                return result
             except Regroup:
-                _leave(control)
-            except Exception as raised:
-                error = raised
-                _leave(control)
+                # It arrived between the lines above, and arrives only once in a round.
+                control.leave()
             _recover(control, job, error, finalize)
             error = None
             recoveries += 1
@@ -366,14 +372,6 @@ def resilient(
                 health_check(job)
 
     return call
-
-
-def _leave(control: _Control) -> None:
-    try:
-        control.leave()
-    except Regroup:
-        # It was pending, and comes only once in a round.
-        control.leave()
 
 
 def _recover(
@@ -393,12 +391,14 @@ def _recover(
         control.send(type="failed", round=control.round, error=f"{type(error).__name__}: {error}")
     message = control.wait()
     if message is None:
+        if error is not None and control.aborted is not None:
+            error.add_note(str(Regroup()))
         raise error or SystemExit(1)
     os.environ.update(message["env"])
     from rdzv import worker
 
     worker._store = None
-    job.reason = Regroup.reason
+    job.reason = str(Regroup())
     job._load()
 
 

@@ -110,6 +110,7 @@ impl Rendezvous {
                 local_world_size: 0,
                 share_store: true,
                 master_port: None,
+                lost: Vec::new(),
             };
             joins.backend.lock().join(&member)
         });

@@ -96,6 +96,7 @@ impl Node {
             local_world_size: 1,
             share_store: true,
             master_port: None,
+            lost: Vec::new(),
         })?;
         self.round = Some(Arc::clone(&info.store));
         Ok(format!(

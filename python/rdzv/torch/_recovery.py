@@ -42,10 +42,11 @@ def recorded(job: rdzv.Job, make: Callable[[], None]) -> None:
     before = job._before = _sockets()
     try:
         make()
+        while job._held:
+            job._held.pop().close()
     finally:
         _record(job, before)
         job._before = None
-        job._held.clear()
 
 
 def _record(job: rdzv.Job, known: dict[int, str]) -> None:
@@ -92,7 +93,7 @@ def abort(job: rdzv.Job) -> None:
             continue
         try:
             handle = socket.socket(fileno=os.dup(descriptor))
-            handle.shutdown(socket.SHUT_RDWR if job._is_cut else socket.SHUT_RD)
+            handle.shutdown(socket.SHUT_RDWR if is_store else socket.SHUT_RD)
         except OSError:
             continue
         # After a failed write, gloo's thread loops and never ends the collective. So this end stops
@@ -140,9 +141,11 @@ def _connect(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:
 def _handle(job: rdzv.Job, backend: str, options: dict[str, Any]) -> tuple[str, str]:
     """Returns the handle for a reconfiguration, or an empty text and the reason."""
     endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    # A backend in Python cannot change its rank and size.
+    place = "" if backend == "gloo" else f" {job.rank} {job.world_size}"
     if job._group is not None:
         # The group's store belongs to the agent with rank 0, which may be another one now.
-        same = job._group == (backend, endpoint)
+        same = job._group == (backend, endpoint + place)
         return (dist._get_reconfigure_handle(), "") if same else ("", "")
     if not hasattr(dist, "_reconfigure"):
         return "", f"torch {torch.__version__} cannot reconfigure groups"
@@ -156,7 +159,7 @@ def _handle(job: rdzv.Job, backend: str, options: dict[str, Any]) -> tuple[str, 
     )
     if not dist._supports_reconfigure():
         return "", f"{backend} cannot be reconfigured"
-    job._group = (backend, endpoint)
+    job._group = (backend, endpoint + place)
     return dist._get_reconfigure_handle(), ""
 
 

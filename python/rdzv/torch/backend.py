@@ -7,6 +7,7 @@ torch finds the backend through the entry point ``torch.distributed.backends``. 
 import collections
 import threading
 import time
+import uuid
 from datetime import timedelta
 
 import torch
@@ -213,6 +214,22 @@ def _forward_state():
 
 
 
+class _Unconnected:
+    """Group before its first reconfiguration."""
+
+    def abort(self):
+        pass
+
+    def close(self, reason):
+        pass
+
+    def set_timeout(self, timeout):
+        pass
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"{name}: call torch.distributed._reconfigure first")
+
+
 class RdzvBackend(_Backend):
     """One rank in a process group of torch.
 
@@ -224,24 +241,31 @@ class RdzvBackend(_Backend):
     supports_splitting = True
     supports_coalescing = True
     supports_shrinking = False
-    supports_reconfigure = False
+    supports_reconfigure = True
     supports_window = False
     _supports_time_estimate = False
     options = None
 
-    def __init__(self, store, rank, size, options):
+    def __init__(self, store, rank, size, options, connects=True):
         super().__init__(rank, size)
         self.options = options
+        self._store = store
         self._rank = rank
         self._size = size
+        self._handle = uuid.uuid4().hex
         self._coalesced = None
         self._error = ErrorType.SUCCESS
-        # A store may have had a group of this name before. All ranks of one group arrive before any
-        # rank of the next group.
-        epoch = (store.add("rdzv/arrivals", 1) - 1) // size
-        store = _QuietStore(store)
-        self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)
+        self._native = _Unconnected()
+        if connects:
+            # A store may have had a group of this name before. All ranks of one group arrive before
+            # any rank of the next group.
+            epoch = (store.add("rdzv/arrivals", 1) - 1) // size
+            self._connect(store, options._timeout, epoch)
         _kept.add(self)
+
+    def _connect(self, store, timeout, epoch):
+        store = _QuietStore(store)
+        self._native = _rdzv.Group(store, self._rank, self._size, "torch", timeout, epoch, None)
 
     def getBackendName(self):
         return "rdzv"
@@ -499,6 +523,25 @@ class RdzvBackend(_Backend):
     def abort(self):
         self._native.abort()
 
+    def get_reconfigure_handle(self):
+        return self._handle
+
+    def reconfigure(self, opts):
+        handles = opts.handles if isinstance(opts.handles, list) else sorted(opts.handles)
+        rank = handles.index(self._handle) if self._handle in handles else None
+        if (rank, len(handles)) != (self._rank, self._size):
+            # torch takes them from the C++ half, which has no means to change them.
+            raise ValueError(
+                f"rank {self._rank} of {self._size} cannot become rank {rank} of {len(handles)}: a backend in Python "
+                "cannot change its rank or its size"
+            )
+        self._native.abort()
+        self._error = ErrorType.SUCCESS
+        timeout = self.options._timeout if opts.timeout is None else opts.timeout
+        self._connect(dist.PrefixStore(f"reconfigure/{opts.uuid}", self._store), timeout, 0)
+        self._native.set_timeout(self.options._timeout)
+        return _ended([])
+
     def split(self, store, ranks, opts):
         if self._rank not in ranks:
             return None
@@ -596,7 +639,8 @@ def create(opts, backend_options=None, backend=RdzvBackend):
     options._timeout = opts.timeout
     options.global_ranks_in_group = opts.global_ranks_in_group
     options.group_name = opts.group_id
-    return backend(opts.store, opts.group_rank, opts.group_size, options)
+    connects = not getattr(opts, "enable_reconfigure", False)
+    return backend(opts.store, opts.group_rank, opts.group_size, options, connects)
 
 
 def register():

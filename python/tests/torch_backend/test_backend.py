@@ -365,3 +365,22 @@ def test_groups_that_are_destroyed_leave_nothing():
     with Program(source) as program:
         code, out, err = program.end()
         assert code == 0, (out, err)
+
+
+@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="torch cannot reconfigure groups")
+def test_a_group_changes_its_connections_when_it_is_reconfigured():
+    dist.init_process_group("rdzv", store=dist.HashStore(), rank=0, world_size=1, enable_reconfigure=True)
+    try:
+        assert dist._supports_reconfigure()
+        with pytest.raises(RuntimeError, match="_reconfigure first"):
+            dist.all_reduce(torch.ones(1))
+        handle = dist._get_reconfigure_handle()
+        for uuid in (1, 2):
+            dist._reconfigure(uuid=uuid, handles=[handle]).wait()
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            assert tensor.item() == 1
+        with pytest.raises(ValueError, match="rank 0 of 1 cannot become rank 0 of 2"):
+            dist._reconfigure(uuid=3, handles=[handle, "other"])
+    finally:
+        dist.destroy_process_group()

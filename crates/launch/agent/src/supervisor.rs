@@ -76,6 +76,12 @@ pub(crate) trait Supervisor {
     /// Requests that workers leave their function.
     fn abort(&mut self, _workers: &[LocalRank], _reason: &str) {}
 
+    /// Returns the ranks that exited in this round.
+    /// It is empty unless workers recover in their processes.
+    fn lost(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Kills what these exited workers left behind.
     fn discard(&mut self, _workers: &[LocalRank]) {}
 

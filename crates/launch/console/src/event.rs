@@ -82,7 +82,10 @@ impl Regrouped<'_> {
                 } else {
                     "so all nodes restart theirs"
                 };
-                format!("{who} restarts its workers, {then}")
+                match who.split_once(" and") {
+                    Some((lost, _)) => format!("{lost}, {then}"),
+                    None => format!("{who} restarts its workers, {then}"),
+                }
             }
             MembershipCause::Lost => reason.to_owned(),
         };
@@ -190,6 +193,11 @@ mod tests {
                 "node b_1_0 joins again",
                 Some(2),
                 "b restarts its workers, so all nodes restart theirs; 2 nodes continue",
+            ),
+            (
+                "node b_1_0 has lost ranks 2, 3 and joins again",
+                Some(2),
+                "b has lost ranks 2, 3, so all nodes restart theirs; 2 nodes continue",
             ),
         ] {
             let regrouped = Regrouped {

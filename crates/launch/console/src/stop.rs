@@ -85,6 +85,15 @@ pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     said(LineRole::Warning, &text, width)
 }
 
+/// Returns the lines for a worker that is killed after the abort timeout.
+pub fn left_late(rank: u32, width: Option<usize>) -> Vec<Line> {
+    let text = format!(
+        "rank {rank} did not leave its function within the abort timeout (--abort-timeout) and is \
+         killed"
+    );
+    said(LineRole::Warning, &text, width)
+}
+
 /// Returns the final lines of a run that a signal ended.
 /// For example: `stopped by SIGTERM after 12 s; 8 workers exited`.
 pub fn ended(

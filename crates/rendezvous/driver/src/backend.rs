@@ -193,6 +193,10 @@ pub struct JoiningAgent {
     pub share_store: bool,
     /// Port of the workers' store if this node has rank 0; `None` for any port.
     pub master_port: Option<u16>,
+    /// Ranks of this agent's workers that exited in its last round.
+    ///
+    /// It is empty unless workers recover in their processes.
+    pub lost: Vec<u32>,
 }
 
 /// Change to a round that is already complete.

@@ -65,22 +65,6 @@ pub struct RendezvousState {
     pub dialect: Dialect,
 }
 
-<<<<<<< HEAD
-impl RendezvousState {
-    /// Updates the known heartbeats, and the local times at which they were first seen.
-    pub(crate) fn see_heartbeats(&self, known: &mut BTreeMap<NodeDesc, (Wall, Mono)>, now: Mono) {
-        let beats = &self.last_heartbeats;
-        known.retain(|node, _| beats.contains_key(node));
-        for (node, beat) in beats {
-            if known.get(node).is_none_or(|(known, _)| known != beat) {
-                known.insert(node.clone(), (*beat, now));
-            }
-        }
-    }
-}
-
-||||||| 398aad82
-=======
 impl RendezvousState {
     /// Updates known heartbeats, and the local times at which they were seen.
     pub(crate) fn see_heartbeats(&self, known: &mut BTreeMap<NodeDesc, (Wall, Mono)>, now: Mono) {
@@ -94,7 +78,6 @@ impl RendezvousState {
     }
 }
 
->>>>>>> dce9a4a6e913ef20bb2c4053c6739132e29594df
 /// Properties of a state that depend on the release that wrote it.
 ///
 /// A writer must keep them unchanged, so that other agents can still read the state. The default is

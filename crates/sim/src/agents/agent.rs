@@ -207,6 +207,7 @@ impl Agent {
                         Input::Join => native_client::Input::Join {
                             role: "default",
                             local_world_size: 2,
+                            lost: &[],
                         },
                         Input::Leave => native_client::Input::Leave,
                         Input::Close => native_client::Input::Close,

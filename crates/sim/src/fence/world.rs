@@ -365,6 +365,7 @@ impl World {
                     agent::Input::Join {
                         role: "default",
                         local_world_size: 1,
+                        lost: &[],
                     },
                 );
             }

@@ -46,6 +46,7 @@ pub(crate) fn run(
         let join = Input::Join {
             role: "default",
             local_world_size: 8,
+            lost: &[],
         };
         agent.handle(now(origin), join)?;
     }

@@ -59,6 +59,7 @@ pub(crate) fn run(
                     local_world_size: 8,
                     share_store: true,
                     master_port: None,
+                    lost: Vec::new(),
                 });
                 // The agent is kept alive: an agent that leaves would have to be replaced.
                 (agent, joined)

@@ -43,8 +43,9 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// Counts a wait that has just ended. Returns `true` if the driver must move. `others_ran` is
-    /// `true` if other threads ran on this processor during the wait.
+    /// Counts a wait that has just ended. Returns `true` if the driver must move.
+    ///
+    /// `others_ran` is `true` if other threads ran on this processor during the wait.
     fn count(&mut self, others_ran: bool, now: Instant) -> bool {
         if !others_ran {
             self.shared = 0;

@@ -19,6 +19,14 @@ pub fn cause(reason: &str) -> MembershipCause {
     }
 }
 
+/// Returns the ranks that another node has lost, and that node's host.
+pub fn lost_ranks(reason: &str) -> Option<(&str, Vec<u32>)> {
+    let (node, ranks) = reason.split_once(" has lost rank")?;
+    let numbers = ranks.split([' ', ',']).filter_map(|word| word.parse().ok());
+    let node = node.strip_prefix("node ").unwrap_or(node);
+    Some((host_of(node), numbers.collect()))
+}
+
 /// `true` if a successful node need not wait for others after this loss.
 /// The other nodes have succeeded too, or have continued without it.
 pub fn is_final(reason: &str) -> bool {
@@ -67,10 +75,27 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_a_node_has_lost_are_read_from_its_sentence() {
+        assert_eq!(
+            lost_ranks("node b_1_0 has lost rank 3 and joins again"),
+            Some(("b", vec![3]))
+        );
+        assert_eq!(
+            lost_ranks("node node-b has lost ranks 2, 3 and joins again"),
+            Some(("node-b", vec![2, 3]))
+        );
+        assert_eq!(lost_ranks("node b_1_0 joins again"), None);
+    }
+
+    #[test]
     fn restarts_and_new_nodes_are_no_losses() {
         for (reason, cause) in [
             ("node b_1_0 joins again", MembershipCause::Restarted),
             ("node b_1_0 has left the round", MembershipCause::Restarted),
+            (
+                "node b_1_0 has lost ranks 2, 3 and joins again",
+                MembershipCause::Restarted,
+            ),
             ("node b_1_0 waits to join", MembershipCause::Waiting),
             (
                 "nodes b_1_0, c_2_0 wait to join the next round",

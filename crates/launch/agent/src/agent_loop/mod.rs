@@ -445,6 +445,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             restart_count,
             job_restarts: self.group.job_restarts(),
         });
+        let lost = self.supervisor.lost();
+        self.rendezvous.lost(lost);
         self.supervisor.forget();
         self.failures.forget();
         match self.config.rendezvous.node_check.clone() {

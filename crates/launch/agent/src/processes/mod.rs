@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::goodput::Steps;
 use rdzv_agent_proto::group::{
-    Cause, Evidence, Exit, Finality, GroupInput, StartRequest, WorkerExit,
+    Cause, Evidence, Exit, Finality, GroupInput, StartRequest, WorkerExit, membership,
 };
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, Wall};
@@ -41,7 +41,7 @@ use crate::spawn::ForkServer;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{AgentConfig, AgentError, AgentEvent, error_file, spawn};
+use crate::{AgentConfig, AgentError, AgentEvent, error_file, host, spawn};
 
 /// Maximum number of a failed worker's last stderr lines that are kept.
 const MOST_LINES: usize = 200;
@@ -512,18 +512,28 @@ impl Supervisor for ProcessSupervisor {
         }
     }
 
+    fn lost(&self) -> Vec<u32> {
+        let workers = self.workers.values().map(|worker| &worker.identity);
+        workers
+            .filter(|worker| self.control.is_some() && !self.exits.is_running(worker.local_rank))
+            .map(|worker| worker.rank.0)
+            .collect()
+    }
+
     fn abort(&mut self, workers: &[LocalRank], reason: &str) {
-        let dead: Vec<u32> = self
-            .workers
-            .values()
-            .filter(|worker| !self.exits.is_running(worker.identity.local_rank))
-            .map(|worker| worker.identity.rank.0)
-            .collect();
+        let (mut node, mut dead) = (host::full_name(), self.lost());
+        if dead.is_empty()
+            && let Some((other, ranks)) = membership::lost_ranks(reason)
+        {
+            (node, dead) = (other.to_owned(), ranks);
+        }
+        let reason = membership::hosts(reason);
         for pid in self.pids(workers) {
             if let Some(control) = &self.control {
                 let round = control.round(pid);
-                let abort =
-                    json!({"type": "abort", "round": round, "reason": reason, "dead": dead});
+                let abort = json!({
+                    "type": "abort", "round": round, "reason": reason, "dead": dead, "node": node,
+                });
                 control.send(pid, &abort);
             }
         }

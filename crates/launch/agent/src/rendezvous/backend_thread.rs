@@ -40,7 +40,8 @@ pub(super) type NewBackend =
 
 /// Command to the thread.
 enum Command {
-    Join,
+    /// Join the next round; the node has lost these ranks.
+    Join(Vec<u32>),
     Announce(String),
     /// Report that all workers of this node have succeeded.
     Succeeded,
@@ -135,7 +136,7 @@ impl BackendHandle {
     /// Joins the next round.
     ///
     /// The answer is [`Answer::Joined`] or [`Answer::NotNeeded`].
-    pub(super) fn join(&mut self) -> io::Result<()> {
+    pub(super) fn join(&mut self, lost: Vec<u32>) -> io::Result<()> {
         self.round = None;
         self.joining = true;
         self.interruption.in_progress.store(true, Ordering::SeqCst);
@@ -153,7 +154,7 @@ impl BackendHandle {
                 })?;
             self.commands = Some(sender);
         }
-        self.send(Command::Join);
+        self.send(Command::Join(lost));
         Ok(())
     }
 
@@ -264,7 +265,8 @@ impl Rendezvous {
         // The loop also ends when the agent has exited, as in a test that fails.
         while let Ok(command) = commands.recv() {
             match command {
-                Command::Join => {
+                Command::Join(lost) => {
+                    self.member.lost = lost;
                     let answer = self.answer();
                     let _ = self.answers.send(answer);
                 }

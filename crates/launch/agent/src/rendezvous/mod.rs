@@ -118,6 +118,8 @@ pub(crate) struct RendezvousHandle {
     backend: Option<BackendHandle>,
     /// Number of joins that the agent has requested.
     joins: u64,
+    /// Ranks that the next join reports as lost.
+    lost: Vec<u32>,
     /// `true` if agents notify each other of preemption.
     hears_notices: bool,
     /// Store through which agents exchange their ranks.
@@ -175,6 +177,7 @@ impl RendezvousHandle {
                 // A kept socket is for one node only.
                 MasterPort::Free | MasterPort::Kept(_) => None,
             },
+            lost: Vec::new(),
         };
         Self {
             us: RoleInfo {
@@ -189,6 +192,7 @@ impl RendezvousHandle {
             backend: new_backend
                 .map(|new_backend| BackendHandle::new(new_backend, member, answers.clone())),
             joins: 0,
+            lost: Vec::new(),
             hears_notices: config.preemption.is_some(),
             // Without peers, the agent exchanges ranks with itself.
             store: in_memory(),
@@ -196,6 +200,11 @@ impl RendezvousHandle {
             liveness: config.observe.liveness.clone(),
             watched: Vec::new(),
         }
+    }
+
+    /// Sets the ranks that the next join reports as lost.
+    pub(crate) fn lost(&mut self, ranks: Vec<u32>) {
+        self.lost = ranks;
     }
 
     /// Runs the check of this node; the answer is [`Answer::Fit`].
@@ -223,7 +232,7 @@ impl RendezvousHandle {
             ));
             return;
         };
-        if let Err(source) = backend.join() {
+        if let Err(source) = backend.join(std::mem::take(&mut self.lost)) {
             self.answer(Answer::Joined(Err(system(NO_THREAD)(source))));
         }
     }

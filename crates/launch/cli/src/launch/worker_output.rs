@@ -45,7 +45,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "TEMPLATE", default_value = "")]
     log_line_prefix_template: String,
 
-    /// Local ranks whose output may reach the console, for example 0,2,3 (default: all)
+    /// Local ranks that may write to the console, such as 0,2,3 (default: all)
     ///
     /// Output of other ranks is in their files, if they have any. Otherwise rdzv keeps the last 64
     /// KiB of each stream, and shows them if the worker fails.

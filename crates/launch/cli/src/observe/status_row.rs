@@ -101,9 +101,9 @@ impl EventSink for StatusRow {
     fn record(&mut self, event: &AgentEvent) {
         let before = self.status.clone();
         match event {
-            AgentEvent::RendezvousBegan { restart_count, .. } => {
+            AgentEvent::RendezvousBegan { job_restarts, .. } => {
                 self.running.clear();
-                self.status.restarts = *restart_count;
+                self.status.restarts = *job_restarts;
                 self.status.phase = if self.is_alone {
                     Phase::Starting
                 } else {
@@ -113,12 +113,10 @@ impl EventSink for StatusRow {
             AgentEvent::RanksAssigned {
                 group_world_size,
                 workers,
-                restart_count,
                 ..
             } => {
                 self.status.nodes = *group_world_size;
                 self.status.workers = workers.first().map_or(0, |worker| worker.world_size);
-                self.status.restarts = *restart_count;
                 self.status.phase = Phase::Starting;
             }
             AgentEvent::WorkerStarted { worker, .. } => {

@@ -39,6 +39,8 @@ pub(crate) struct Story {
     stops: u32,
     /// `true` once a line has reported the end of the shutdown timeout.
     is_timed_out: bool,
+    /// `true` if workers have received a closing signal since the last round.
+    is_closing: bool,
     /// Number of workers that were killed after a signal ended the run.
     killed: u32,
 }
@@ -62,6 +64,7 @@ impl Story {
                 self.outputs
                     .retain(|local_rank, _| self.running.contains_key(local_rank));
                 self.is_timed_out = false;
+                self.is_closing = false;
                 Vec::new()
             }
             AgentEvent::Rendezvous {
@@ -96,9 +99,18 @@ impl Story {
                 self.running.retain(|_, (pid, _)| *pid != worker.pid);
                 Vec::new()
             }
-            AgentEvent::WorkerSignalled { forced: true, .. } => {
+            AgentEvent::WorkerSignalled { forced: false, .. } => {
+                self.is_closing = true;
+                Vec::new()
+            }
+            AgentEvent::WorkerSignalled { pid, .. } => {
                 self.killed += u32::from(self.stops > 0);
-                if std::mem::replace(&mut self.is_timed_out, true) {
+                if !self.is_closing && self.stops == 0 {
+                    // The others may have left their function.
+                    let late = self.running.values().find(|(known, _)| known == pid);
+                    return late.map_or_else(Vec::new, |(_, rank)| stop::left_late(*rank, width));
+                }
+                if std::mem::replace(&mut self.is_timed_out, true) || self.running.is_empty() {
                     return Vec::new();
                 }
                 stop::killed(&self.ranks(), width)

@@ -13,7 +13,7 @@ use rdzv_core::time::Mono;
 /// Pause that ends a block whose last line may be its last.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Pause after which a block ends if the line with the exception has not arrived.
+/// Pause after which a block ends without the line of the exception.
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// Time after which a block ends in any case.

@@ -78,6 +78,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
             local_world_size: 1,
             share_store: true,
             master_port: None,
+            lost: Vec::new(),
         };
         let info = backend.join(&member);
         let _nobody_waits_any_more = sender.send(info.map(|info| (backend, info)));

@@ -165,6 +165,7 @@ impl Conversation {
             Input::Join {
                 role,
                 local_world_size,
+                lost: &[],
             },
         );
     }

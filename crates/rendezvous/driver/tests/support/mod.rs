@@ -32,6 +32,7 @@ pub(crate) fn member() -> JoiningAgent {
         local_world_size: 1,
         share_store: true,
         master_port: None,
+        lost: Vec::new(),
     }
 }
 

@@ -139,8 +139,10 @@ impl Machine for NativeClient {
             Input::Join {
                 role,
                 local_world_size,
+                lost,
             } => {
                 self.join.role = role.to_owned();
+                lost.clone_into(&mut self.join.lost);
                 self.join.local_world_size = local_world_size;
                 self.wait = Wait {
                     since: now,

@@ -53,6 +53,8 @@ pub enum Input<'a> {
         role: &'a str,
         /// Number of workers that the agent starts.
         local_world_size: u32,
+        /// Ranks of its workers that exited in its last round.
+        lost: &'a [u32],
     },
     /// The agent cancels its pending join.
     Interrupt,

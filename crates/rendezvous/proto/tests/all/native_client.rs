@@ -69,6 +69,7 @@ fn at(client: &mut NativeClient, seconds: f64, input: Input<'_>) -> Vec<Output> 
 const JOIN: Input<'_> = Input::Join {
     role: "default",
     local_world_size: 1,
+    lost: &[],
 };
 
 /// Creates a client in round 0 that has hung up on a silent coordinator.

@@ -509,7 +509,12 @@ fn parts_of_a_join_and_the_rounds_of_an_agent_read_as_they_were_written() {
         from: Some("10.0.0.2:51000".to_owned()),
         ..join.clone()
     };
-    let joins = [join, impatient, fenced, placed].map(|join| Operation::Join(Box::new(join)));
+    let bereft = Join {
+        lost: vec![2, 3],
+        ..join.clone()
+    };
+    let joins =
+        [join, impatient, fenced, placed, bereft].map(|join| Operation::Join(Box::new(join)));
     let left = Some(held(7, 2, Some(("10.0.0.1", 4000)), true));
     let unknown = HeldRound {
         host: None,

@@ -726,6 +726,7 @@ impl World {
             program: Some(Program::new("train.py", b"", true)),
             attempt: Some(attempt),
             replaces: Vec::new(),
+            lost: Vec::new(),
             from: None,
         }
     }

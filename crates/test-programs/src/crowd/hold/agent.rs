@@ -68,6 +68,7 @@ impl Agent {
         let join = Input::Join {
             role: "default",
             local_world_size: 1,
+            lost: &[],
         };
         self.connected.handle(crowd, join);
     }

@@ -92,6 +92,7 @@ impl Agent {
         let join = Input::Join {
             role: "default",
             local_world_size: 1,
+            lost: &[],
         };
         self.handle(crowd, recorder, join);
     }

@@ -59,7 +59,7 @@ impl Driver {
         }
     }
 
-    /// Returns the operations for which `applies` returns `true`, each with its own error.
+    /// Returns the operations that `applies` accepts, each with its own error.
     fn failing(
         &self,
         applies: impl Fn(&Transfer) -> bool,

@@ -47,7 +47,7 @@ pub(super) struct Driver {
     member: Member,
     endpoints: Vec<Endpoint>,
     acceptor: Acceptor,
-    /// Shared buffer that is sent along with the offer of a ring; messages do not use it.
+    /// Shared buffer that the offer of a ring contains; messages do not use it.
     buffer: Option<SharedBuffer>,
     commands: Mailbox<Command>,
     interrupt: Arc<Interrupt>,

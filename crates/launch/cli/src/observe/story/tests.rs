@@ -187,3 +187,36 @@ fn a_stop_counts_down_and_says_who_was_killed() {
          SIGKILL"
     );
 }
+
+#[test]
+fn a_worker_that_leaves_its_function_late_is_named_alone() {
+    let mut story = begun();
+    let killed = |rank: u32| AgentEvent::WorkerSignalled {
+        at: at(9),
+        pid: 100 + rank,
+        signal: 9,
+        forced: true,
+    };
+    assert_eq!(
+        lines_of(&mut story, &[exited(1), killed(2), exited(2), killed(2)]),
+        [
+            "rdzv: rank 2 did not leave its function within the abort timeout (--abort-timeout) and \
+             is killed"
+        ]
+    );
+}
+
+#[test]
+fn a_kill_after_the_exit_of_all_workers_is_not_reported() {
+    let mut story = begun();
+    let signalled = |forced| AgentEvent::WorkerSignalled {
+        at: at(9),
+        pid: 100,
+        signal: 9,
+        forced,
+    };
+    let mut events = vec![signalled(false)];
+    events.extend((0..4).map(exited));
+    events.push(signalled(true));
+    assert_eq!(lines_of(&mut story, &events), Vec::<String>::new());
+}

@@ -88,6 +88,7 @@ pub(super) fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
         program: None,
         attempt: None,
         replaces: Vec::new(),
+        lost: Vec::new(),
         from: None,
     })))
 }

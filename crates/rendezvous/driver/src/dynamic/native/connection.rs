@@ -233,6 +233,7 @@ impl Connection {
                 let join = Input::Join {
                     role: &member.role,
                     local_world_size: member.local_world_size,
+                    lost: &member.lost,
                 };
                 self.handle(join).await;
             }

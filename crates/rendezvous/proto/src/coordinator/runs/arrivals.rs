@@ -29,7 +29,16 @@ impl Run {
         if self.round.is_formed() && self.nodes.participants.contains_key(node) {
             let was_torn = self.record.torn;
             self.leaves_round(node);
-            self.break_round(&format!("node {node} joins again"));
+            let lost = self.agents.get(node).map(|agent| &agent.join.lost);
+            let lost: Vec<String> = lost.into_iter().flatten().map(u32::to_string).collect();
+            self.break_round(&match &lost[..] {
+                [] => format!("node {node} joins again"),
+                [rank] => format!("node {node} has lost rank {rank} and joins again"),
+                ranks => format!(
+                    "node {node} has lost ranks {} and joins again",
+                    ranks.join(", ")
+                ),
+            });
             self.remove_participant(now, node);
             // If the other participants are lost now, the next coordinator need not wait for them.
             if !was_torn && !self.nodes.participants.is_empty() {

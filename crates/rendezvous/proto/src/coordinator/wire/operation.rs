@@ -206,6 +206,8 @@ pub struct Join {
     pub attempt: Option<u32>,
     /// Instances of ended agents that this agent replaces; at most 255.
     pub replaces: Vec<u64>,
+    /// Ranks of the agent's workers that exited in its last round; at most 255.
+    pub lost: Vec<u32>,
     /// Numeric address and port of the agent's end of this connection.
     ///
     /// An example is `10.0.0.2:51000`. Only an agent that can reattach sends it. The agent promises
@@ -457,7 +459,9 @@ impl Join {
                 let is_said = settings.fence != FencePolicy::Unsaid;
                 let is_usual = settings.node_timeout == silence::NODE_TIMEOUT;
                 let sorts = settings.sorts_ranks;
-                let has_more = is_said || !is_usual || from.is_some() || sorts;
+                let lost = &self.lost[..self.lost.len().min(usize::from(u8::MAX))];
+                let sorts_or_lost = sorts || !lost.is_empty();
+                let has_more = is_said || !is_usual || from.is_some() || sorts_or_lost;
                 if !replaces.is_empty() || has_more {
                     out.push(replaces.len() as u8);
                 }
@@ -468,18 +472,22 @@ impl Join {
                     // The 0 replaces the time of a fence, which agents of earlier versions sent.
                     write(out, &[&0_u32, &timeout]);
                 }
-                if from.is_some() || is_said || sorts {
+                if from.is_some() || is_said || sorts_or_lost {
                     text(out, from.as_deref().unwrap_or_default());
                 }
                 match settings.fence {
-                    FencePolicy::Unsaid if sorts => out.push(UNSAID),
+                    FencePolicy::Unsaid if sorts_or_lost => out.push(UNSAID),
                     FencePolicy::Unsaid => {}
                     FencePolicy::Off => out.push(OFF),
                     FencePolicy::Auto => out.push(AUTO),
                 }
-                if sorts {
+                if sorts_or_lost {
                     write(out, &[&sorts]);
                 }
+                if !lost.is_empty() {
+                    out.push(lost.len() as u8);
+                }
+                lost.iter().for_each(|rank| write(out, &[rank]));
             }
         }
     }
@@ -530,12 +538,16 @@ impl Join {
         }
         let from = fields.rest(|fields| fields.host("the address of the agent"))?;
         join.from = from.filter(|from| !from.is_empty());
-        join.settings.fence = match fields.0 {
-            [OFF, ..] => FencePolicy::Off,
-            [AUTO, ..] => FencePolicy::Auto,
+        join.settings.fence = match fields.rest(|fields| fields.u8("the fence"))? {
+            Some(OFF) => FencePolicy::Off,
+            Some(AUTO) => FencePolicy::Auto,
             _ => FencePolicy::Unsaid,
         };
-        join.settings.sorts_ranks = matches!(fields.0, [_, 1, ..]);
+        join.settings.sorts_ranks = fields.rest(|fields| fields.u8("the order"))? == Some(1);
+        let lost = fields.rest(|fields| fields.u8("the lost ranks"))?;
+        for _ in 0..lost.unwrap_or(0) {
+            join.lost.push(fields.u32("the lost ranks")?);
+        }
         Ok(join)
     }
 }
