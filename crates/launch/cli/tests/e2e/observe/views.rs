@@ -16,7 +16,9 @@ use tempfile::TempDir;
 use crate::harness::{DEADLINE, Running, free_port, kill, poll, poll_for, run_shell};
 
 /// Worker that prints a step and the words of its pipe; a number ends it.
-const WORKER: &str = "echo step $((RANK + 7)) '<b>'; while read word < go$RANK; do \
+///
+/// The last writer may still have the pipe open, and then `read` returns without a word.
+const WORKER: &str = "echo step $((RANK + 7)) '<b>'; while :; do read word < go$RANK || continue; \
                       case $word in [0-9]*) exit $word ;; *) echo $word ;; esac; done";
 
 /// A job of two nodes with one rank each.
