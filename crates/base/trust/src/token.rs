@@ -20,7 +20,10 @@ pub struct Token(Arc<hmac::Key>);
 
 /// Error: a token is too short to be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a job token of {0} bytes is too easy to guess: use at least {SHORTEST} random bytes")]
+#[error(
+    "a job token of {0} byte{} is too easy to guess: use at least {SHORTEST} random bytes",
+    if *.0 == 1 { "" } else { "s" }
+)]
 pub struct WeakToken(usize);
 
 /// The side of a connection that a peer is on.

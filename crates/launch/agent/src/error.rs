@@ -53,10 +53,10 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
-    /// The agent could not make the named pipe of the watchdog or of heartbeats.
-    #[error("cannot create the named pipe {}: {source}", path.display())]
+    /// The agent could not make a named pipe of the watchdog or of heartbeats, or its directory.
+    #[error("cannot create the named pipe or its directory, {}: {source}", path.display())]
     Pipe {
-        /// Path of the pipe.
+        /// Path of the pipe or directory.
         path: PathBuf,
         /// Reason that the system reported.
         #[source]
