@@ -112,9 +112,12 @@ pub enum AgentError {
         /// Id of the run.
         run_id: String,
     },
-    /// The keeper, which watches over the agent, was killed.
+    /// The keeper or the guard, which watch over the agent, was killed.
     /// The agent stopped the workers immediately.
-    #[error("the keeper of this run was killed, probably by SIGKILL, so the workers were stopped")]
+    #[error(
+        "the keeper or the guard of this run was killed, probably by SIGKILL, so the workers were \
+         stopped"
+    )]
     KeeperLost,
     /// Unusable input of the plan; the text names the input and the reason.
     #[error("{0}")]
