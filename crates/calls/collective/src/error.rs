@@ -65,8 +65,8 @@ pub enum CollectiveError {
     },
     /// Some ranks did not join in time.
     #[error(
-        "cannot join process group {group} as rank {rank}: waited {:.1} s for {} of {world_size} to \
-         join\nhelp: check whether these ranks are running",
+        "cannot join process group {group} as rank {rank}: waited {:.1} s for {} of \
+         {world_size} to join\nhelp: check whether these ranks are running",
         .elapsed.as_secs_f64(),
         ranks_of(.missing)
     )]
@@ -275,7 +275,7 @@ pub enum CollectiveError {
     ///
     /// The group is still usable.
     #[error(
-        "{what}: the {bytes} bytes from rank {rank} are not an object of this type ({reason})\n\
+        "{what}: the message from rank {rank} is not an object of this type ({bytes} bytes; {reason})\n\
          help: use the same types on all ranks"
     )]
     Object {
