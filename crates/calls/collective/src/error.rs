@@ -275,7 +275,8 @@ pub enum CollectiveError {
     ///
     /// The group is still usable.
     #[error(
-        "{what}: the message from rank {rank} is not an object of this type ({bytes} bytes; {reason})\n\
+        "{what}: the message from rank {rank} is not an object of this type ({bytes} bytes; \
+         {reason})\n\
          help: use the same types on all ranks"
     )]
     Object {
