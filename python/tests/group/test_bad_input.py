@@ -31,7 +31,7 @@ def refused(error, *words):
 def test_sizes_that_do_not_fit(group):
     with refused(ValueError, "all_gather", "3 elements", "2", "world_size"):
         group.all_gather(np.zeros(3), np.zeros(2))
-    with refused(ValueError, "list of 2 arrays", "1 ranks"):
+    with refused(ValueError, "list of 2 arrays", "1 rank"):
         group.all_gather([np.zeros(2)] * 2, np.zeros(2))
     with refused(ValueError, r"output\[0\] has 3", "needs 2"):
         group.all_gather([np.zeros(3)], np.zeros(2))
@@ -39,7 +39,7 @@ def test_sizes_that_do_not_fit(group):
         group.reduce_scatter(np.zeros(2), np.zeros(5))
     with refused(ValueError, "output_splits", "has the sum 1", "2 rows"):
         group.all_to_all(np.zeros(2), np.zeros(2), [1], [2])
-    with refused(ValueError, "input_splits", "2 entries"):
+    with refused(ValueError, "input_splits", "has length 2"):
         group.all_to_all(np.zeros(2), np.zeros(2), [2], [1, 1])
     with refused(ValueError, "negative"):
         group.all_to_all(np.zeros(2), np.zeros(2), [2], [-2])

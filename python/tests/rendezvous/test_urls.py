@@ -222,7 +222,7 @@ def native(rank, count, url, arguments):
     try:
         store.barrier("read", size)
     except rdzv.StoreError as error:
-        assert "closed the connection" in str(error)
+        assert "was lost" in str(error)
     return own, size
 
 

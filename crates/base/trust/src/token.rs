@@ -20,8 +20,18 @@ pub struct Token(Arc<hmac::Key>);
 
 /// Error: a token is too short to be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a job token of {0} bytes is too easy to guess: use at least {SHORTEST} random bytes")]
+#[error(
+    "a job token of {} is too easy to guess: use at least {SHORTEST} random bytes",
+    in_bytes(*.0)
+)]
 pub struct WeakToken(usize);
+
+fn in_bytes(length: usize) -> String {
+    match length {
+        1 => "1 byte".to_owned(),
+        _ => format!("{length} bytes"),
+    }
+}
 
 /// The side of a connection that a peer is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,8 +23,7 @@ impl ProcessGroup {
         self.check_length("all_to_all: `target`", target.len(), source.len())?;
         if !source.len().is_multiple_of(world_size as usize) {
             return Err(CollectiveError::Argument(format!(
-                "all_to_all of {} elements: the length is not a multiple of the world size, \
-                 {world_size}",
+                "all_to_all: the length {} is not a multiple of the world size, {world_size}",
                 source.len()
             )));
         }
@@ -72,15 +71,17 @@ impl ProcessGroup {
             ("source", source_lengths, source.len()),
             ("target", target_lengths, target.len()),
         ] {
-            let of = format!("all_to_all_split: lengths of `{what}`");
+            let of = format!("all_to_all_split: `{what}_lengths`");
             self.check_length(&of, lengths.len(), world_size as usize)?;
             let of = format!("all_to_all_split: `{what}`");
             self.check_length(&of, all, lengths.iter().sum())?;
         }
         if source_lengths[rank as usize] != target_lengths[rank as usize] {
             return Err(CollectiveError::Argument(format!(
-                "all_to_all_split: this rank has {} elements for itself, but room for {}",
-                source_lengths[rank as usize], target_lengths[rank as usize]
+                "all_to_all_split: this rank has {} x {} for itself, but room for {}",
+                source_lengths[rank as usize],
+                T::TYPE,
+                target_lengths[rank as usize]
             )));
         }
         let lengths: Vec<u64> = source_lengths.iter().map(|length| *length as u64).collect();

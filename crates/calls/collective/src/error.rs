@@ -50,8 +50,8 @@ pub enum CollectiveError {
     },
     /// The ranks specify different world sizes.
     #[error(
-        "cannot join process group {group} as rank {rank}: rank 0 specifies {found} ranks, \
-         this rank specifies {world_size}"
+        "cannot join process group {group} as rank {rank}: rank 0 specifies world size \
+         {found}, but this rank specifies {world_size}"
     )]
     WorldSize {
         /// Name of the group.
@@ -65,8 +65,8 @@ pub enum CollectiveError {
     },
     /// Some ranks did not join in time.
     #[error(
-        "cannot join process group {group} as rank {rank}: after {:.1} s, {} of {world_size} have not \
-         joined\nhelp: check the processes of these ranks",
+        "cannot join process group {group} as rank {rank}: waited {:.1} s for {} of \
+         {world_size} to join\nhelp: check whether these ranks are running",
         .elapsed.as_secs_f64(),
         ranks_of(.missing)
     )]
@@ -275,7 +275,8 @@ pub enum CollectiveError {
     ///
     /// The group is still usable.
     #[error(
-        "{what}: the {bytes} bytes from rank {rank} are not an object of this type ({reason})\n\
+        "{what}: the message from rank {rank} is not an object of this type ({bytes} bytes; \
+         {reason})\n\
          help: use the same types on all ranks"
     )]
     Object {
@@ -303,7 +304,7 @@ pub enum CollectiveError {
         cause: AbortCause,
     },
     /// An earlier error broke the group.
-    #[error("this process group failed earlier and cannot be used: {first}")]
+    #[error("this process group can no longer be used: {first}")]
     Broken {
         /// Text of the first error.
         first: String,

@@ -283,7 +283,7 @@ impl ProcessGroup {
             return Ok(());
         }
         Err(CollectiveError::Argument(format!(
-            "{what} has {found} elements, but needs {expected}"
+            "{what} has length {found}, but needs length {expected}"
         )))
     }
 

@@ -115,7 +115,7 @@ pub enum AbortCause {
     #[error("was interrupted")]
     Interrupted,
     /// Any other reason.
-    #[error("failed; see the error of that rank")]
+    #[error("caused an error; see the errors of the other ranks")]
     Other,
 }
 

@@ -53,10 +53,10 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
-    /// The agent could not make the named pipe of the watchdog or of heartbeats.
-    #[error("cannot create the named pipe {}: {source}", path.display())]
+    /// The agent could not make a named pipe of the watchdog or of heartbeats, or its directory.
+    #[error("cannot create the named pipe or its directory, {}: {source}", path.display())]
     Pipe {
-        /// Path of the pipe.
+        /// Path of the pipe or directory.
         path: PathBuf,
         /// Reason that the system reported.
         #[source]
@@ -112,9 +112,12 @@ pub enum AgentError {
         /// Id of the run.
         run_id: String,
     },
-    /// The keeper, which watches over the agent, was killed.
+    /// The keeper or the guard, which watch over the agent, was killed.
     /// The agent stopped the workers immediately.
-    #[error("the keeper of this run was killed, probably by SIGKILL, so the workers were stopped")]
+    #[error(
+        "the keeper or the guard of this run was killed, probably by SIGKILL, so the workers were \
+         stopped"
+    )]
     KeeperLost,
     /// Unusable input of the plan; the text names the input and the reason.
     #[error("{0}")]

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use rdzv_collective::{Element, ReduceOp};
+use rdzv_core::quantity::count;
 
 use super::work::Outcome;
 use crate::argument::Object;
@@ -93,8 +94,9 @@ impl Arrays {
             return Ok(());
         }
         Err(self.argument.refused(format!(
-            "is a list of {} arrays, but the group has {world_size} ranks",
-            self.arrays.len()
+            "is a list of {}, but the group has {}",
+            count(self.arrays.len(), "array"),
+            count(world_size, "rank")
         )))
     }
 
@@ -107,16 +109,16 @@ impl Arrays {
         for (index, array) in self.arrays.iter().enumerate().filter(|_| self.is_list) {
             if array.len() != each.len() {
                 return Err(PyValueError::new_err(format!(
-                    "{operation}: {name}[{index}] has {} elements, but needs {}",
-                    array.len(),
+                    "{operation}: {name}[{index}] has {}, but needs {}",
+                    count(array.len(), "element"),
                     each.len()
                 )));
             }
         }
         if self.len() != each.len() * world_size as usize {
             return Err(self.argument.refused(format!(
-                "has {} elements and {} has {}; {name} must have world_size ({world_size}) times as many",
-                self.len(),
+                "has {} and {} has {}; {name} must have world_size ({world_size}) times as many",
+                count(self.len(), "element"),
                 each.argument.name,
                 each.len()
             )));
@@ -172,8 +174,9 @@ pub(super) fn splits(
         |rule: String| PyValueError::new_err(format!("{operation}: {name} {given:?} {rule}"));
     if given.len() != world_size as usize {
         return Err(wrong(format!(
-            "has {} entries, but the group has {world_size} ranks",
-            given.len()
+            "has length {}, but the group has {}",
+            given.len(),
+            count(world_size, "rank")
         )));
     }
     let lengths: Option<Vec<usize>> = given.iter().map(|one| usize::try_from(*one).ok()).collect();
@@ -182,7 +185,8 @@ pub(super) fn splits(
     let sum: usize = lengths.iter().sum();
     if sum != rows {
         return Err(wrong(format!(
-            "has the sum {sum}, but the array has {rows} rows"
+            "has the sum {sum}, but the array has {}",
+            count(rows, "row")
         )));
     }
     let of_row = elements.checked_div(rows).unwrap_or(0);

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use rdzv_collective::{CollectiveError, Element, GroupOptions, PointToPoint, ProcessGroup, Work};
+use rdzv_core::quantity::count;
 use rdzv_store::interruptible;
 
 use super::arguments::{Arrays, no_overlap, one_sided, reduce_op, rows, splits, tag_argument};
@@ -334,8 +335,9 @@ impl NativeGroup {
                 return Ok(vec![len / world_size as usize; world_size as usize]);
             }
             Err(PyValueError::new_err(format!(
-                "{NAME}: {name} has {len} elements, which is not a multiple of the world size, \
-                 {world_size}; pass {name}_splits"
+                "{NAME}: {name} has {}, which is not a multiple of the world size, {world_size}; \
+                 pass {name}_splits",
+                count(len, "element")
             )))
         };
         let split = to.is_some() || from.is_some();
@@ -343,8 +345,8 @@ impl NativeGroup {
         let from = from.map_or_else(|| even("input", input.len()), Ok)?;
         if !split && output.len() != input.len() {
             return Err(PyValueError::new_err(format!(
-                "{NAME}: output has {} elements and input has {}; without splits they must be the same",
-                output.len(),
+                "{NAME}: output has {} and input has {}; without splits they must be the same",
+                count(output.len(), "element"),
                 input.len()
             )));
         }
@@ -356,8 +358,8 @@ impl NativeGroup {
         let own = self.0.rank as usize;
         if to[own] != from[own] {
             return Err(PyValueError::new_err(format!(
-                "{NAME}: this rank, {own}, has {} elements for itself, but room for {}",
-                from[own] / lanes,
+                "{NAME}: this rank, {own}, has {} for itself, but room for {}",
+                count(from[own] / lanes, "element"),
                 to[own] / lanes
             )));
         }

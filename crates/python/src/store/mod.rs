@@ -19,6 +19,7 @@ use bytes::Bytes;
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use rdzv_core::quantity::count;
 use rdzv_store::{HashStore, Store, StoreError, TcpStore, interruptible};
 
 use crate::argument::{self, Object, integer, keys, value};
@@ -404,8 +405,8 @@ impl StoreObject {
         let objects = values.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         if keys.len() != objects.len() {
             return Err(PyValueError::new_err(format!(
-                "keys has {} items and values has {}: pass one value for each key",
-                keys.len(),
+                "keys has {} and values has {}: pass one value for each key",
+                count(keys.len(), "item"),
                 objects.len()
             )));
         }

@@ -98,8 +98,8 @@ pub enum RendezvousError {
     ///
     /// The run therefore belongs to another job with the same run id.
     #[error(
-        "the job of run '{run_id}' has ended without this node, which its own job needs: another job \
-         has the same run id\nhelp: give each job a different --rdzv-id"
+        "the job of run '{run_id}' has ended without this node, but the job of this node needs it: \
+         another job has the same run id\nhelp: give each job a different --rdzv-id"
     )]
     OtherJob {
         /// Id of the run that ended.

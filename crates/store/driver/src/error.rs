@@ -87,7 +87,7 @@ pub enum StoreError {
     },
     /// The connection broke. The client can no longer be used.
     #[error(
-        "cannot {}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
+        "cannot {}: the connection to the store at {peer} was lost after {}ms ({source}); {cause}",
         subject(.operation, .key),
         .elapsed.as_millis()
     )]

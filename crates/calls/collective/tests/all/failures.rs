@@ -24,12 +24,12 @@ fn ranks_that_do_not_join_are_named() {
     assert!(
         error
             .to_string()
-            .contains("ranks 1, 2, 3 of 4 have not joined"),
+            .contains("s for ranks 1, 2, 3 of 4 to join"),
         "{error}"
     );
     let error = join(&store(), 2, 4, SHORT).unwrap_err();
     assert!(
-        error.to_string().contains("rank 0 of 4 have not joined"),
+        error.to_string().contains("s for rank 0 of 4 to join"),
         "{error}"
     );
 }
@@ -158,7 +158,7 @@ fn a_rank_that_does_not_come_is_named_with_its_address() {
         }
         assert_eq!(
             again.to_string(),
-            format!("this process group failed earlier and cannot be used: {text}")
+            format!("this process group can no longer be used: {text}")
         );
     }
 }

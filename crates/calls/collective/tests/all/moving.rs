@@ -212,7 +212,7 @@ fn an_object_of_another_type_is_named_and_leaves_the_group_good() {
         if group.rank() == 0 {
             let read = group.all_gather_objects(&String::from("text"));
             let error = read.unwrap_err().to_string();
-            let expected = "from rank 1 are not an object of this type";
+            let expected = "from rank 1 is not an object of this type";
             assert!(error.contains(expected), "{error}");
         } else {
             // This rank may read the bytes of the other one as an object of its type.

@@ -66,7 +66,7 @@ fn this_protocol() -> u16 {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HelloError {
     /// The bytes are not a valid hello or proof.
-    #[error("the peer's handshake is not of version {PROTOCOL} of the RPC protocol")]
+    #[error("the peer's handshake is not valid in version {PROTOCOL} of the RPC protocol")]
     Unreadable,
     /// The peer speaks another version of the protocol.
     #[error(
@@ -82,7 +82,7 @@ pub enum HelloError {
     /// The peer is in another epoch of the group.
     #[error(
         "{peer} is in epoch {theirs} of the group, but {us} is in epoch {ours}: one of them \
-         belongs to an earlier or another job"
+         belongs to an earlier group or to another job"
     )]
     Group {
         /// This worker.
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(
             refusal(|peer| peer.group = 8),
             "WorkerInfo(id=1, name=w1) is in epoch 8 of the group, but WorkerInfo(id=0, name=w0) \
-             is in epoch 7: one of them belongs to an earlier or another job"
+             is in epoch 7: one of them belongs to an earlier group or to another job"
         );
         assert_eq!(
             refusal(|peer| peer.worker = hello(2).worker),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rdzv_core::quantity::count;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -17,7 +18,9 @@ pub enum MetaError {
     #[error("a tensor has at most {DIMENSION_LIMIT} dimensions, but this one has {0}")]
     TooManyDimensions(usize),
     /// The number of strides differs from the number of dimensions.
-    #[error("the shape has {shape} dimensions, but there are {strides} strides")]
+    #[error(
+        "the number of dimensions of the shape is {shape}, but the number of strides is {strides}"
+    )]
     Lengths {
         /// Number of dimensions of the shape.
         shape: usize,
@@ -44,7 +47,10 @@ pub enum MetaError {
         storage: usize,
     },
     /// The dimension does not exist.
-    #[error("dimension {dimension} does not exist in a tensor with {dimensions} dimensions")]
+    #[error(
+        "dimension {dimension} does not exist in a tensor with {}",
+        count(.dimensions, "dimension")
+    )]
     NoSuchDimension {
         /// Number of the requested dimension.
         dimension: usize,
@@ -53,8 +59,8 @@ pub enum MetaError {
     },
     /// The indices do not exist in the dimension.
     #[error(
-        "the range {} to {} is outside dimension {dimension}, which has {size} elements",
-        range.start, range.end
+        "the range {} to {} is outside dimension {dimension}, which has {}",
+        range.start, range.end, count(.size, "element")
     )]
     OutOfRange {
         /// Number of the dimension.

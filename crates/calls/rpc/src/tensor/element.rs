@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use half::{bf16, f16};
+use rdzv_core::quantity::count;
 use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -71,9 +72,9 @@ impl Tensor {
         let meta = TensorMeta::contiguous(T::DATA_TYPE, shape.into())?;
         if meta.count() != numbers.len() {
             return Err(RpcError::invalid(format!(
-                "a tensor of shape {:?} has {} elements, but there are {} numbers",
+                "a tensor of shape {:?} has {}, but the number of values is {}",
                 meta.shape(),
-                meta.count(),
+                count(meta.count(), "element"),
                 numbers.len()
             )));
         }

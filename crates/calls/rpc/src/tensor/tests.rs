@@ -85,7 +85,7 @@ fn shapes_that_do_not_fit_are_refused() {
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert_eq!(
         error.message,
-        "a tensor of shape [3] has 3 elements, but there are 2 numbers"
+        "a tensor of shape [3] has 3 elements, but the number of values is 2"
     );
     let error = Tensor::from_bytes(DataType::I16, [3], vec![0; 5]).unwrap_err();
     assert_eq!(

@@ -35,7 +35,7 @@ pub enum TransportError {
         source: io::Error,
     },
     /// The peer was silent for too long. A retry may help.
-    #[error("{peer} did not {what} within {waited:?}")]
+    #[error("{peer} did not {what} within {} ms", .waited.as_millis())]
     Late {
         /// Silent peer.
         peer: String,

@@ -35,7 +35,10 @@ pub enum SpecError {
 #[non_exhaustive]
 pub enum RunError {
     /// A signal stopped the agent.
-    #[error("signal {signal} stopped the agent, which has stopped its workers")]
+    #[error(
+        "signal {signal} stopped the agent {}",
+        if *.workers_started { "and its workers" } else { "before it started workers" }
+    )]
     Signalled {
         /// Number of the signal.
         signal: i32,
@@ -58,7 +61,7 @@ pub enum RunError {
     )]
     Busy,
     /// A function's argument could not be passed, or its value could not be read.
-    #[error("cannot call the function '{function}' in the workers: {what}")]
+    #[error("the call of function '{function}' in the workers failed: {what}")]
     Function {
         /// Name of the function.
         function: String,

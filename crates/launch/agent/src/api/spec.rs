@@ -409,7 +409,7 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
         RendezvousPlan::Static {
             node_rank, nodes, ..
         } if node_rank.0 >= *nodes => format!(
-            "node rank {node_rank} of {nodes} nodes: ranks are 0 to {}",
+            "the node rank is {node_rank}, but must be from 0 to {}",
             nodes.saturating_sub(1)
         ),
         RendezvousPlan::Dynamic { parameters }

@@ -218,7 +218,7 @@ fn a_job_with_the_run_id_of_another_one_has_not_succeeded() {
     "#;
     let ended = sbatch(script).expect(0);
     assert_eq!(ended.stdout, "the first: 0\nthe second: 1\n");
-    let line = "the job of run 'same' has ended without this node, which its own job needs: another job has the same";
+    let line = "the job of run 'same' has ended without this node, but the job of this node needs it: another job has the same";
     assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
 }
 

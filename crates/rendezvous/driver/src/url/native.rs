@@ -83,7 +83,9 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
         let info = backend.join(&member);
         let _nobody_waits_any_more = sender.send(info.map(|info| (backend, info)));
     });
-    call.map_err(|error| RendezvousError::Argument(format!("cannot start a thread: {error}")))?;
+    call.map_err(|error| {
+        RendezvousError::Argument(format!("cannot start a thread for the rendezvous: {error}"))
+    })?;
     loop {
         let slice = interrupt::slice(None).unwrap_or(Duration::MAX);
         match joined.recv_timeout(slice) {

@@ -42,7 +42,7 @@ pub(crate) const ROWS: &[Row] = &[
     get(
         "half a value, then the end",
         half_a_value,
-        &["get key key", "closed the connection"],
+        &["get key key", "connection to the store", "was lost"],
     ),
     get(
         "half a value, then silence",
@@ -58,7 +58,7 @@ pub(crate) const ROWS: &[Row] = &[
     get(
         "reset in the value",
         reset_in_value,
-        &["get key key", "closed the connection"],
+        &["get key key", "connection to the store", "was lost"],
     ),
     list(
         "a huge count",

@@ -236,7 +236,7 @@ impl Connected {
                 "the store's process has probably exited, or it is an older PyTorch server without \
                  queues"
             }
-            _ => "the store's process has probably exited",
+            _ => "the store's process has probably exited; otherwise, its log has the reason",
         };
         cause.to_owned()
     }

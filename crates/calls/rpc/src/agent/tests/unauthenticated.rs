@@ -171,7 +171,7 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
     // A worker of the same name is no successor: it belongs to another job, so another try would
     // fail too.
     w1_has_moved_to(&agents, &others, 1);
-    let said = "to an earlier or another job";
+    let said = "to an earlier group or to another job";
     w1_is_refused(&agents, RpcErrorKind::Protocol, said);
     assert_eq!(others[1].traffic().served + others[2].traffic().served, 0);
 }

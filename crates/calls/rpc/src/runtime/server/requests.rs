@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
+use rdzv_core::quantity::count;
 use rdzv_rpc_proto::calls::Share;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Part, PartLocation};
 
@@ -48,8 +49,9 @@ impl Server {
                 // Parts that are borrowed here are returned when the frame is dropped.
                 let _ = self.arenas.borrow(&mut frame);
                 let text = format!(
-                    "the limit is reached: {calls} calls of this worker with {bytes} bytes are \
-                     open there; wait for some of them before you make more"
+                    "the limit is reached: this worker has {} with {bytes} bytes there; wait for \
+                     some of them before you make more",
+                    count(calls, "open call")
                 );
                 self.reply(&header, Err(RpcError::new(RpcErrorKind::Overloaded, text)));
                 return Ok(());
