@@ -54,8 +54,7 @@ fn a_spare_node_gets_the_rank_of_a_killed_one_and_the_others_keep_theirs() {
     gate.finish_without_failures(nodes);
     let ended = spare.wait().expect(0);
     ended.assert_stderr("has ended without needing this node");
-    let store = terminated(point.store.unwrap()).expect(0);
-    store.assert_stderr("no spare node is left in round 1");
+    terminated(point.store.unwrap()).expect(0);
 }
 
 #[test]
