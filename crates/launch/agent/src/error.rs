@@ -53,7 +53,7 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
-    /// The agent could not make a named pipe of the watchdog or of heartbeats, or its directory.
+    /// The agent could not make a named pipe for heartbeats or timers.
     #[error("cannot create the named pipe or its directory, {}: {source}", path.display())]
     Pipe {
         /// Path of the pipe or directory.

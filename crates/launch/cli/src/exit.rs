@@ -2,7 +2,7 @@
 //!
 //! | code | when |
 //! |---|---|
-//! | 0 | success: all workers exited with 0, a signal ended the server, help was shown |
+//! | 0 | success: all workers exited with 0, a spare was not needed, a signal ended the server, help was shown |
 //! | 1 | workers failed, a handled signal ended the run, the run could not be set up, or an error ended it |
 //! | 2 | the command line is wrong: a flag, or the value of one |
 //! | 75 | workers exited in order after a notice of preemption (`--preempt-exit-code`) |

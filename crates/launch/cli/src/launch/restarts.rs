@@ -101,7 +101,7 @@ pub(crate) struct StopArgs {
     ///
     /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step, the 30 s are
     /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait). Unlike in torchrun,
-    /// the timeout applies on every path: signals, restarts and failures of a sibling.
+    /// the timeout applies after signals, at restarts and after failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }
