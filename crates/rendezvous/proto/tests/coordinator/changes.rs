@@ -494,6 +494,23 @@ fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
     }
 }
 
+/// The successor's coordinator does not know how many workers the killed agent had.
+#[test]
+fn an_agent_that_is_restarted_with_its_coordinator_moves_no_rank() {
+    let mut world = round_from_1(World::restartable(3, 3), 3);
+    world.restart();
+    world.reattach(4, 4, None);
+    world.reattach(3, 3, Some(held_round(0, 2, 3)));
+    world.replaces = vec![1];
+    world.join_as(9, node(9), 9);
+    world.pass(Duration::from_secs(4));
+    (world.replaces, world.attempt) = (vec![], Some(2));
+    world.join(3);
+    for (number, rank) in [(9, 0), (4, 1), (3, 2)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![2, 3]), "{number}");
+    }
+}
+
 /// S-3: a spare never displaces a node of the last round that joins in time.
 #[test]
 fn a_restarted_agent_comes_before_a_spare() {
