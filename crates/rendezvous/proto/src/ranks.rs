@@ -43,7 +43,8 @@ pub fn keep(
         let old = last.get(node).filter(|old| old.rank < size);
         match old.filter(|old| !taken.contains_key(&old.rank)) {
             Some(old) => {
-                is_resized |= old.local_world_size != seat.local_world_size;
+                let is_known = old.local_world_size > 0;
+                is_resized |= is_known && old.local_world_size != seat.local_world_size;
                 taken.insert(old.rank, node);
             }
             None => new.push(node),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::rank::Assignment;
+use rdzv_rendezvous_proto::coordinator::RunNote;
 use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event};
 use rdzv_rendezvous_proto::native_client::FormedRound;
 use rdzv_rendezvous_proto::participant::Formed;
@@ -17,6 +18,10 @@ pub struct Ledger {
     sizes_allowed: (u32, u32),
     /// Node with each rank, by round.
     ranks: BTreeMap<(u64, u32), NodeDesc>,
+    /// Last round that each native agent has joined.
+    entered: BTreeMap<NodeDesc, u64>,
+    /// Rounds that a coordinator has recorded.
+    recorded: BTreeSet<u64>,
     /// Highest round that was checked for spares.
     checked: Option<u64>,
     /// Native agents whose join has arrived at the coordinator, by connection.
@@ -68,6 +73,8 @@ impl Ledger {
         self.masters.clear();
         self.ends_of_rounds.clear();
         self.successes.clear();
+        self.recorded.clear();
+        self.checked = None;
     }
 
     /// Returns the participants of a round, with their ranks.
@@ -88,10 +95,26 @@ impl Ledger {
         self.has_lost_all |= self.known.remove(&connection) && self.known.is_empty();
     }
 
+    /// Handles a record, which contains a round before it is announced.
+    pub(super) fn recorded(&mut self, note: &RunNote) {
+        self.recorded.insert(note.round);
+        self.has_lost_all |= note.members.is_empty();
+    }
+
+    /// Handles the death of a coordinator, whose connections end.
+    ///
+    /// The next coordinator knows the ranks if it has the record.
+    pub(super) fn coordinator_died(&mut self, record_is_lost: bool) {
+        self.pending.clear();
+        self.known.clear();
+        self.has_lost_all |= record_is_lost;
+    }
+
     /// Checks the last round, unless it was checked before: S-1 to S-3.
     ///
-    /// All agents must be native, and the coordinator must not have been restarted.
-    pub(super) fn spares(&mut self) -> Result {
+    /// All agents must be native. If a coordinator `restarts`, agents reattach while it recovers, so
+    /// only S-2 is checked.
+    pub(super) fn spares(&mut self, restarts: bool) -> Result {
         let Some(round) = self.highest().filter(|round| self.checked < Some(*round)) else {
             return Ok(());
         };
@@ -102,11 +125,18 @@ impl Ledger {
         let Some((before, size)) = self.sizes.range(..round).next_back() else {
             return Ok(());
         };
+        // A round that was recorded and not announced may have had other ranks.
+        if self.recorded.range(before + 1..round).next().is_some() {
+            return Ok(());
+        }
         let last: BTreeMap<_, _> = self
             .participants(*before)
+            // A node that has not learned its rank cannot report it to another coordinator.
+            .filter(|(_, node)| !restarts || self.entered.get(*node) == Some(before))
             .map(|(rank, node)| (node, rank))
             .collect();
         if self.sizes[&round] < *size
+            && !restarts
             && let Some(spare) = self.pending.values().next()
         {
             return broken(format!("S-1: round {round} is smaller, but {spare} waits"));
@@ -118,13 +148,13 @@ impl Ledger {
                         "S-2: {node} had rank {old}, and has {rank} in round {round}"
                     ));
                 }
-                Some(_) => {}
-                None => {
+                None if !restarts => {
                     let mut pending = self.pending.values();
                     if let Some(former) = pending.find(|it| last.contains_key(it)) {
                         return broken(format!("S-3: {node} displaces {former} in round {round}"));
                     }
                 }
+                _ => {}
             }
         }
         Ok(())
@@ -292,6 +322,7 @@ impl Ledger {
             master_port,
             ..
         } = joined;
+        self.entered.insert(node.clone(), *round);
         self.formed(node, *round, *rank, *world_size, false)?;
         let master = (master_addr.clone(), *master_port);
         let known = self.masters.entry(*round).or_insert_with(|| master.clone());

@@ -85,8 +85,9 @@ impl World {
             }
         }
         self.schedule_host();
-        if self.plan.medium == Medium::Coordinator && !self.plan.torchrun.contains(&true) {
-            self.ledger.spares()?;
+        if self.plan.medium != Medium::Store && !self.plan.torchrun.contains(&true) {
+            self.ledger
+                .spares(self.plan.medium == Medium::Restartable)?;
         }
         Ok(())
     }
@@ -108,6 +109,7 @@ impl World {
             }
         }
         self.is_unnoted |= note_is_lost;
+        self.ledger.coordinator_died(note_is_lost);
         let cluster = self.time.random.u64(..);
         let Some(note) = &mut self.note else {
             return;
@@ -164,6 +166,9 @@ impl World {
                     self.end_history()?;
                 }
                 if let Some(kept) = &mut self.note {
+                    if let Some(note) = &note {
+                        self.ledger.recorded(note);
+                    }
                     kept.update(run, note);
                 }
             }

@@ -402,6 +402,51 @@ fn a_spare_counts_if_the_coordinator_dies_together_with_a_node() {
     }
 }
 
+/// S-2: nodes keep their ranks, in whatever order they leave the round of a coordinator that died.
+#[test]
+fn nodes_that_join_again_while_a_coordinator_recovers_keep_their_ranks() {
+    // `join`: reattach with the round, and join again. `left`: reattach after leaving the round.
+    // `back`: reattach with the round. `late`: as `back`, after the recovery.
+    for (first, second, third) in [
+        ("join", "back", "join"),
+        ("join", "join", "join"),
+        ("join", "left", "join"),
+        ("left", "late", "back"),
+        ("join", "late", "back"),
+    ] {
+        let mut world = round_from_1(World::restartable(4, 4), 4);
+        world.join(0);
+        world.restart();
+        let acts = [(2, first), (3, second), (4, third)];
+        let held = |number| Some(held_round(0, number - 1, 4));
+        for (number, act) in acts {
+            match act {
+                "left" => world.reattach_after(number, held(number)),
+                "late" => continue,
+                _ => world.reattach(number, number, held(number)),
+            }
+        }
+        world.reattach(0, 0, None);
+        world.attempt = Some(2);
+        for (number, _) in acts.iter().filter(|(_, act)| *act == "join") {
+            world.join(*number);
+        }
+        world.pass(Duration::from_secs(4));
+        for (number, act) in acts {
+            if act == "late" {
+                world.reattach(number, number, held(number));
+            }
+            if act == "late" || act == "back" {
+                world.join(number);
+            }
+        }
+        for (number, rank) in [(0, 0), (2, 1), (3, 2), (4, 3)] {
+            let case = format!("{number}: {first} {second} {third}");
+            assert_eq!(placed(&mut world, number), (rank, vec![0, 1]), "{case}");
+        }
+    }
+}
+
 #[test]
 fn a_smaller_round_has_its_nodes_in_the_order_of_their_old_ranks() {
     let mut world = round_from_1(World::new(1, 3), 3);
@@ -446,6 +491,23 @@ fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
     world.join_as(9, node(9), 9);
     for (number, rank) in [(9, 0), (2, 1), (3, 2)] {
         assert_eq!(placed(&mut world, number), (rank, vec![]), "{number}");
+    }
+}
+
+/// The successor's coordinator does not know how many workers the killed agent had.
+#[test]
+fn an_agent_that_is_restarted_with_its_coordinator_moves_no_rank() {
+    let mut world = round_from_1(World::restartable(3, 3), 3);
+    world.restart();
+    world.reattach(4, 4, None);
+    world.reattach(3, 3, Some(held_round(0, 2, 3)));
+    world.replaces = vec![1];
+    world.join_as(9, node(9), 9);
+    world.pass(Duration::from_secs(4));
+    (world.replaces, world.attempt) = (vec![], Some(2));
+    world.join(3);
+    for (number, rank) in [(9, 0), (4, 1), (3, 2)] {
+        assert_eq!(placed(&mut world, number), (rank, vec![2, 3]), "{number}");
     }
 }
 

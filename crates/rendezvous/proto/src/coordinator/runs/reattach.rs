@@ -82,16 +82,18 @@ impl Run {
             self.effects
                 .push(Effect::notify(&node, Event::AllSucceeded { round }));
         }
-        if let Some(left) = &left
-            && left.round == self.record.round
-            && self.round.search().is_some()
+        // The node keeps its rank, even if it leaves the round before this coordinator restores it.
+        if let Some(last) = holds.as_ref().or(left.as_ref())
+            && last.round == self.record.round
         {
-            if self.round.recovery().is_some_and(|it| !it.is_recorded()) {
-                self.account(left.rank, || format!("node {node} joins again"));
-            }
-            self.former.insert(node.clone(), join.seat(left.rank));
+            self.former.insert(node.clone(), join.seat(last.rank));
         }
         if let Some(left) = &left {
+            if left.round == self.record.round
+                && self.round.recovery().is_some_and(|it| !it.is_recorded())
+            {
+                self.account(left.rank, || format!("node {node} joins again"));
+            }
             self.has_left(&node, left);
             self.skip_numbers(left.round);
         }

@@ -420,7 +420,6 @@ impl Run {
     /// The round is over if there is a `reason`; otherwise it holds.
     fn restore(&mut self, now: Now, reason: Option<String>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
-        self.former.extend(self.seats());
         self.former_size = self.record.members.len() as u32;
         let is_ended = self.round.is_ended();
         let Some(mut formed) = self.round.take_formed() else {
