@@ -26,9 +26,9 @@ const COMMON: [&str; 4] = ["rdzv", "pip", "setuptools", "wheel"];
 /// to no environment, so the active environment comes first there. `link` is the directory of such
 /// a link.
 ///
-/// The program itself may be in an environment too, as with pipx and `uvx`. `own` returns that
-/// directory, or `None` if the environment contains only this program (see [`has_packages`]). This
-/// function calls `own` only if no environment is active.
+/// The program itself may be in an environment too, as with pipx and `uvx`. `own` returns the
+/// directory of this program, or `None` if its environment contains no other packages (see
+/// [`has_packages`]). This function calls `own` only if no environment is active.
 pub fn interpreter(
     environment: &BTreeMap<OsString, OsString>,
     link: Option<&Path>,

@@ -95,7 +95,7 @@ impl Calls {
         self.changed.notify_one();
     }
 
-    /// Waits for the next call of a thread; `None` if the agent has stopped.
+    /// Waits for a call to execute on this thread; `None` if the agent has stopped.
     ///
     /// `was_plain` is the kind of the call that this thread has executed before.
     pub(super) fn next(&self, py: Python<'_>, was_plain: bool) -> PyResult<Option<Taken>> {

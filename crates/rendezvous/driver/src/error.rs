@@ -283,8 +283,8 @@ impl RendezvousError {
                 limit,
             } => Self::Unreachable {
                 what: format!(
-                    "the reply to {} is at least {size} bytes long, which exceeds the limit of \
-                     {limit},",
+                    "the reply to {} needs at least {size} bytes of memory, which exceeds the \
+                     limit of {limit},",
                     subject(operation, &key)
                 ),
                 endpoint: format!("the c10d endpoint {peer}"),

@@ -1,4 +1,4 @@
-//! Second half: faults have ended, and the group settles.
+//! Second half of a run: all faults have ended, and the group must settle.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -124,8 +124,8 @@ pub enum StoreError {
     },
     /// The reply exceeds the client's memory limit for one reply.
     #[error(
-        "cannot {}: the reply of the store at {peer} is at least {size} bytes \
-         long, which exceeds the limit of {limit}\n\
+        "cannot {}: the reply of the store at {peer} needs at least {size} bytes \
+         of memory, which exceeds the limit of {limit}\n\
          help: check that it is the store of this job; for longer replies, raise \
          `TcpStoreOptions::max_reply_bytes`",
         subject(.operation, .key)

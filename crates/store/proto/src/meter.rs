@@ -50,7 +50,7 @@ impl Meter {
         self.0.bytes.load(Relaxed)
     }
 
-    /// Returns the keys and queues held now.
+    /// Returns the number of keys and queues held now.
     #[inline]
     pub fn keys(&self) -> usize {
         self.0.keys.load(Relaxed)

@@ -40,7 +40,7 @@ pub enum Mismatch {
     /// The group is of the other kind. The first sentence is PyTorch's.
     #[error(
         "RPC group mixes statically and dynamically initialized members which is not supported. \
-         The group in this store is {theirs}, this worker is {mine}: give all of them a world size, \
+         The group in this store is {theirs}, but this worker is {mine}; give all workers a world size, \
          or none"
     )]
     Kind {

@@ -131,7 +131,7 @@ impl Storage {
     ///
     /// # Panics
     ///
-    /// Panics if the range exceeds the storage.
+    /// Panics if the range exceeds a storage in host memory.
     pub fn bytes(&self, range: Range<usize>) -> Result<Bytes, RpcError> {
         match &*self.0 {
             Memory::Host(bytes) | Memory::Unmapped(bytes) => Ok(bytes.slice(range)),

@@ -204,7 +204,7 @@ fn split(socket: OwnedFd) -> Result<(Socket, Socket), TransportError> {
     socket::halves(socket).map_err(TransportError::system("share a socket"))
 }
 
-/// Sends the reason of a refusal to a peer on a plain socket, if possible.
+/// Sends the reason for a refusal to a peer on a plain socket, if possible.
 pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
     let frame = rdzv_rpc_proto::frame::refusal::go_away(reason);
     // Either the peer has closed the socket, or the new socket has room. In both cases no wait is

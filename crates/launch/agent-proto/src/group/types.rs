@@ -376,7 +376,7 @@ pub enum GroupEnding {
     RunClosed,
     /// The job ended without this node. That is not a failure.
     NotNeeded,
-    /// The keeper was killed.
+    /// The keeper or the guard was killed.
     KeeperLost,
     /// The agent cannot continue; the driver has the error.
     Broken,

@@ -13,9 +13,9 @@
 //! phase `init`.
 //!
 //! A beat of the phase `step` is also a mark for the comparison of workers
-//! ([`straggler`](super::straggler)), and counts for the [goodput](crate::goodput). A step without a
-//! number is the next one of its worker. A second word of the note is the time of the beat on the
-//! node's monotonic clock, in seconds. Without this word, the time at which the agent reads the
+//! ([`straggler`](super::straggler)), and counts for the [goodput](crate::goodput). A step without
+//! a number counts as the worker's next step. A second word of the note is the time of the beat on
+//! the node's monotonic clock, in seconds. Without this word, the time at which the agent reads the
 //! beat applies.
 
 use std::collections::BTreeMap;

@@ -74,7 +74,7 @@ pub fn kept() -> Option<&'static Kept> {
 }
 
 /// Returns the time of the last agent's death, and the reason for this restart.
-/// `None` if no agent was killed.
+/// `None` if no agent has been killed or has panicked.
 pub(crate) fn last_death(kept: &Kept) -> Option<(Wall, RestartReason)> {
     let note = kept.note();
     let death = note.last_death?;

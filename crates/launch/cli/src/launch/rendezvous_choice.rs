@@ -257,7 +257,7 @@ impl RendezvousChoice<'_> {
         Ok(())
     }
 
-    /// Refuses values of c10d's options that would end the run at its join.
+    /// Refuses endpoints and options with which the run would fail at its join.
     ///
     /// PyTorch checks these values only at the join.
     pub(super) fn check_values(&self, plan: &RendezvousPlan) -> Result<(), Raised> {

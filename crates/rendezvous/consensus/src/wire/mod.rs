@@ -82,7 +82,7 @@ pub enum ConsensusWireError {
     #[error("no frame has the opcode {0:#04x}")]
     Opcode(u8),
     /// Field with an impossible value.
-    #[error("the {0} of the frame has a value that it cannot have")]
+    #[error("the frame has an invalid {0}")]
     Field(&'static str),
 }
 

@@ -60,7 +60,7 @@ impl Client {
         Ok(answer.deleted.0)
     }
 
-    /// Executes all of `success` if every `compare` holds, or all of `failure`.
+    /// Executes `success` if all conditions in `compare` hold, otherwise `failure`.
     pub(crate) fn transact(
         &self,
         operation: &'static str,

@@ -188,10 +188,10 @@ impl Coordinator {
 
     /// `true` if this coordinator follows the one that an agent obeyed last.
     ///
-    /// This coordinator must have no record. The other one must have certainly ended: it listened
-    /// at the same address, or the user confirms its end. This coordinator then gets the next
-    /// number in the cluster of the other one. After that, it follows any coordinator of this
-    /// cluster.
+    /// This coordinator must have no record of a previous coordinator. The other one must have
+    /// certainly ended: it listened at the same address, or the user confirms its end. This
+    /// coordinator then gets the next number in the cluster of the other one. After that, it
+    /// follows any coordinator of this cluster.
     fn takes_over(&mut self, reattach: &Reattach) -> bool {
         let last = &reattach.last;
         let (Some(ours), Some(_)) = (self.authority, self.began) else {

@@ -1,4 +1,4 @@
-//! Shared state under torchelastic's key of a store.
+//! Shared state in a store, under torchelastic's key.
 //!
 //! The value is the pickle in base64, or a sentinel for "no state yet", so that a read never waits.
 //! The token is the exact text of the value.
