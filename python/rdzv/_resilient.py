@@ -47,7 +47,8 @@ class _Control:
         self.abort = abort
         self.job: "Job | None" = None
         self.running = self.raised = self.stopped = False
-        self.atomic = 0
+        # Open atomic contexts of the running call. A context of an earlier call has that call's list.
+        self.atomic: "list[None]" = []
         self.aborted: "dict[str, Any] | None" = None
         self.next: "dict[str, Any] | None" = None
         self.socket = socket.socket(socket.AF_UNIX)
@@ -117,7 +118,7 @@ class _Control:
         while self.lock._is_owned():  # type: ignore[attr-defined]
             self.lock.release()
         with self.changed:
-            self.running, self.atomic = False, 0
+            self.running, self.atomic = False, []
             self.changed.notify_all()
             # The exception may be pending although the function has ended.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.main), None)
@@ -217,12 +218,13 @@ class Job:
             with control.changed:
                 if not control.atomic:
                     control.check()
-                control.atomic += 1
+                opened = control.atomic
+                opened.append(None)
             try:
                 yield
             finally:
                 with control.changed:
-                    control.atomic -= 1
+                    opened.pop()
                     control.changed.notify_all()
 
         return context()

@@ -85,7 +85,10 @@ impl Rendezvous {
             Change::Closed => observed.lock().closed = true,
             // The workers, or the calls of the next round, report this. There are no workers here
             // to suspend.
-            Change::PeerFailed { .. } | Change::Lost(_) | Change::Lease { .. } => {}
+            Change::PeerFailed { .. }
+            | Change::Lost(_)
+            | Change::Lease { .. }
+            | Change::LossesKnownWithin(_) => {}
         }));
         let inner = Arc::new_cyclic(|inner| Inner {
             interrupter: backend.interrupter(),

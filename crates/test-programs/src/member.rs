@@ -129,6 +129,7 @@ fn shown(change: &Change) -> String {
         Change::PeerFailed { node, reason } => format!("peer-failed {node} {reason}"),
         Change::Closed => "closed-by-other".to_owned(),
         Change::Lease { round, .. } => format!("lease {round}"),
+        Change::LossesKnownWithin(within) => format!("losses-known {}", within.as_secs_f64()),
         Change::Lost(error) => format!("lost {error}"),
     }
 }

@@ -93,6 +93,41 @@ def test_an_abort_at_any_line_after_the_function_is_handled(monkeypatch, tmp_pat
     assert number > 2
 
 
+def test_an_atomic_context_that_outlives_its_call_delays_no_abort(monkeypatch, tmp_path):
+    agent, is_running = control_socket(monkeypatch, tmp_path), threading.Event()
+    received, contexts = [], []
+
+    def play_agent():
+        connection = agent.accept()[0]
+        connection.settimeout(LIMIT)
+        with connection, connection.makefile() as messages:
+            received.extend(json.loads(next(messages))["type"] for _ in range(2))
+            connection.sendall(b'{"type": "go", "round": 1, "env": {"RDZV_ROUND": "1"}}\n')
+            assert is_running.wait(LIMIT)
+            connection.sendall(b'{"type": "abort", "round": 1, "reason": "test", "dead": [], "node": "node-a"}\n')
+            received.append(json.loads(next(messages))["type"])
+        agent.close()
+
+    @rdzv.resilient(abort=lambda job: None)
+    def work(job):
+        contexts.append(job.atomic())
+        if len(contexts) == 1:
+            contexts[0].__enter__()
+            raise ValueError("own")
+        contexts[0].__exit__(None, None, None)
+        is_running.set()
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
+            time.sleep(0.01)
+
+    player = threading.Thread(target=play_agent, daemon=True)
+    player.start()
+    with pytest.raises(SystemExit):
+        work()
+    player.join(LIMIT)
+    assert received == ["hello", "failed", "ready"]
+
+
 @pytest.mark.parametrize("backend", ["gloo", "rdzv"])
 def test_workers_of_another_node_learn_which_rank_exited(tmp_path, backend):
     with socket.socket() as held:

@@ -238,6 +238,11 @@ pub enum Change {
         /// `None` if the round does not have a fence, or no longer has one.
         ends: Option<Mono>,
     },
+    /// In this round, the loss of a node becomes known within this time.
+    ///
+    /// It replaces [`RendezvousBackend::losses_known_within`] after the contact to the coordinator
+    /// was lost, and again after the contact is back.
+    LossesKnownWithin(Duration),
     /// The rendezvous store was lost, so no further round can form.
     Lost(RendezvousError),
 }

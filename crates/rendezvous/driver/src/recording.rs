@@ -116,7 +116,8 @@ impl RendezvousBackend for Recorded {
                     recorder(RendezvousEvent::new(NodeState::Running, reason));
                 }
                 // The agents word the reason of a failure, so they record it.
-                Change::PeerFailed { .. } | Change::Lease { .. } => {}
+                Change::PeerFailed { .. } | Change::Lease { .. } | Change::LossesKnownWithin(_) => {
+                }
                 Change::Closed => recorder(RendezvousEvent::new(
                     NodeState::Running,
                     format!("The rendezvous '{run_id}' was closed."),

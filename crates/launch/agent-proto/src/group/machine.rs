@@ -610,6 +610,9 @@ impl Machine for WorkerGroupMachine {
                 },
                 _,
             ) => self.membership_changed(now, round, cause, reason),
+            (GroupInput::LossesKnownWithin(within), _) => {
+                self.others.know_losses(now.mono + within);
+            }
             (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
             (GroupInput::RunClosed, _) => self.run_closed(now),
             (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),
@@ -649,7 +652,10 @@ impl Machine for WorkerGroupMachine {
             | Phase::Stopping { deadline, .. }
             | Phase::Clearing { deadline, .. }
             | Phase::Delayed { deadline } => Some(deadline),
-            Phase::Starting { .. } | Phase::Healthy => self.recovery.deadline(),
+            Phase::Starting { .. } | Phase::Healthy => {
+                let raised = self.recovery.deadline();
+                raised.map(|deadline| self.others.explained_at(deadline))
+            }
             _ => None,
         };
         own.into_iter().chain(self.others.deadline()).min()

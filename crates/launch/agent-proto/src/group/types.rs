@@ -172,6 +172,9 @@ pub enum GroupInput {
         /// One sentence that names the nodes and the observation.
         reason: String,
     },
+    /// In this round, the loss of a node becomes known within this time.
+    /// The coordinator is missing, or it has just been replaced.
+    LossesKnownWithin(Duration),
     /// Another node has failed and will not restart.
     PeerFailed {
         /// The node.

@@ -106,6 +106,22 @@ fn a_last_failure_that_the_loss_of_a_node_explains_is_not_final() {
 }
 
 #[test]
+fn a_last_failure_waits_for_the_losses_that_the_next_coordinator_knows() {
+    of_two_then(
+        0,
+        "9 losses-known 60000    ->
+         10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         12 cleared              ->
+         1010 time               ->
+         2500 losses-known 3400  ->
+         5899 time               ->
+         5899 changed 3          -> regroup: b came | join 0
+         …",
+    );
+}
+
+#[test]
 fn a_last_failure_is_not_explained_by_a_node_that_restarts_or_waits() {
     for change in ["restarted", "waiting"] {
         for (before, after) in [

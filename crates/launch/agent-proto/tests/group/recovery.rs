@@ -65,6 +65,52 @@ fn an_exception_counts_as_a_failure_if_nothing_explains_it() {
 }
 
 #[test]
+fn an_exception_is_not_judged_until_the_loss_of_the_coordinator_is_known() {
+    // The coordinator is missing for up to 60 s. After 2.5 s there is another one, which knows all
+    // losses 3.4 s later.
+    in_process_then(
+        3,
+        2,
+        "
+        10 losses-known 60000  ->
+        12 raised 0            ->
+        1012 time              ->
+        2500 losses-known 3400 ->
+        3500 time              ->
+        5800 changed 0         -> regroup: b came | abort 0 1
+        5810 ready 1           -> join 0
+        …",
+    );
+    // Without a loss, the exception is a failure of this node.
+    in_process_then(
+        3,
+        2,
+        "
+        10 losses-known 60000  ->
+        12 raised 0            ->
+        2500 losses-known 3400 ->
+        5899 time              ->
+        5900 time              -> abort 0 1
+        5901 ready 1           -> restarting 2/3 | join 1
+        5902 joined 1          -> purge | assign
+        5903 assigned          -> assigned 2 | go 0 | go 1
+        6000 raised 0          ->
+        7000 time              -> abort 0 1
+        …",
+    );
+    // A limit ends the wait for a coordinator.
+    in_process_then(
+        3,
+        2,
+        "
+        10 losses-known 60000 ->
+        12 raised 0           ->
+        60010 time            -> abort 0 1
+        …",
+    );
+}
+
+#[test]
 fn a_worker_exits_with_its_exception_if_no_restart_is_left() {
     in_process_then(
         0,

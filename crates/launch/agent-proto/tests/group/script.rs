@@ -164,6 +164,9 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         },
         "closed" => GroupInput::RunClosed,
         "lost" => GroupInput::RendezvousLost,
+        "losses-known" => {
+            GroupInput::LossesKnownWithin(Duration::from_millis(value.parse().unwrap()))
+        }
         "barrier-passed" => GroupInput::BarrierPassed,
         "barrier-timeout" => GroupInput::BarrierTimeout("too long".into()),
         "time" => GroupInput::TimePassed,

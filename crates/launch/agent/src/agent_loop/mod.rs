@@ -602,6 +602,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let now = self.clock.now().wall;
         Some(match change {
             Change::Lease { .. } => return None,
+            Change::LossesKnownWithin(within) => GroupInput::LossesKnownWithin(within),
             Change::Membership { round, reason } => {
                 if self.round == Some(round) {
                     self.fence(fence::Input::Over);

@@ -133,7 +133,7 @@ impl Shared {
         let is_explained = OnceLock::new();
         native.set_observer(Box::new(move |change| match change {
             Change::PeerFailed { .. } => drop(is_explained.set(())),
-            Change::Closed | Change::Lease { .. } => {}
+            Change::Closed | Change::Lease { .. } | Change::LossesKnownWithin(_) => {}
             Change::Membership { .. } | Change::Lost(_) if is_explained.get().is_some() => {}
             Change::Membership { round, reason } => {
                 let _the_first_one_counts = self.lost.set(reason.clone());

@@ -160,6 +160,11 @@ pub enum Output {
         /// The end of the lease; `None` without a fence.
         ends: Option<Mono>,
     },
+    /// In the joined round, the loss of a node becomes known within this time.
+    ///
+    /// The connection to the coordinator broke, or the agent has reattached, and the coordinator
+    /// may still wait for others.
+    LossesKnownWithin(Duration),
     /// Log that the coordinator is missing.
     Missing(Missing),
     /// Log that the previous coordinator, at this address, may still be running.

@@ -240,6 +240,7 @@ impl Agent {
             | Output::AwaitingMaster { .. }
             | Output::Lease { .. }
             | Output::Missing(_)
+            | Output::LossesKnownWithin(_)
             | Output::Reports { .. }
             | Output::Changed(RoundChange::PeerFailed { .. }) => {}
         }

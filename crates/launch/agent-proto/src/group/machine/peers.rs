@@ -36,6 +36,9 @@ pub(super) struct Others {
     superseded: Option<(u64, MembershipCause, String)>,
     /// The last round that this node has entered.
     entered: Option<u64>,
+    /// Time at which this node knows the losses of other nodes.
+    /// It is in the past, unless the coordinator is missing or was replaced.
+    losses_known_at: Mono,
     /// Last failure, and the time at which it becomes final.
     /// Until then, the loss of a node may explain the failure.
     unexplained: Option<(Mono, WorkerExit)>,
@@ -55,6 +58,18 @@ impl Others {
 
     pub(super) fn enter(&mut self, round: u64) {
         self.entered = Some(round);
+        self.losses_known_at = Mono::ZERO;
+    }
+
+    /// Handles a report of the time at which losses become known.
+    pub(super) fn know_losses(&mut self, at: Mono) {
+        self.losses_known_at = at;
+    }
+
+    /// Returns the time at which no loss can explain a failure any more.
+    /// Without a change of coordinators, it is `deadline`.
+    pub(super) fn explained_at(&self, deadline: Mono) -> Mono {
+        deadline.max(self.losses_known_at)
     }
 
     /// `true` if this node knows nothing about a round.
@@ -86,7 +101,8 @@ impl Others {
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let unexplained = self.unexplained.map(|(deadline, _)| deadline);
+        let unexplained = self.unexplained;
+        let unexplained = unexplained.map(|(deadline, _)| self.explained_at(deadline));
         unexplained.into_iter().chain(self.barrier_deadline).min()
     }
 }
@@ -255,7 +271,7 @@ impl WorkerGroupMachine {
         if self
             .others
             .unexplained
-            .is_some_and(|(deadline, _)| deadline <= now.mono)
+            .is_some_and(|(deadline, _)| self.others.explained_at(deadline) <= now.mono)
         {
             self.announce_last_failure();
             if matches!(self.phase, Phase::AwaitingExplanation) {

@@ -166,7 +166,8 @@ impl WorkerGroupMachine {
     pub(super) fn expire_recovery(&mut self, now: Now) {
         match self.phase {
             Phase::Starting { .. } | Phase::Healthy => {
-                let due = self.recovery.raised.take_if(|(due, _)| *due <= now.mono);
+                let raised = &mut self.recovery.raised;
+                let due = raised.take_if(|(due, _)| self.others.explained_at(*due) <= now.mono);
                 if let Some((_, worker)) = due {
                     if self.may_restart() {
                         self.recover(now, StopReason::WorkersFailed);

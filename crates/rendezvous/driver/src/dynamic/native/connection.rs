@@ -479,6 +479,11 @@ impl Connection {
                     observer(Change::Lease { round, ends });
                 }
             }
+            Output::LossesKnownWithin(within) => {
+                if let Some(observer) = &self.observer {
+                    observer(Change::LossesKnownWithin(within));
+                }
+            }
             Output::Closed => self.answer_close(Ok(())),
             Output::NotClosed(failure) => self.answer_close(Err(failure)),
             Output::Status { closed, waiting } => {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{CHANGES_WITHIN, Link, MOST_CHANGES, NativeClient, Outage, Phase, unreachable};
-use crate::Rule;
+use crate::coordinator::RECOVERY_WINDOW;
 use crate::coordinator::wire::{Authority, EventReader, HeldRound, Operation, Reattach};
 use crate::native_client::{NativeFailure, Output, RoundChange};
+use crate::{Rule, fence};
 use rdzv_core::rate::RateLimit;
 use rdzv_core::time::Mono;
 
@@ -16,6 +17,9 @@ const RECONNECT: Duration = Duration::from_secs(5);
 ///
 /// The network may recover. The other nodes continue without this node during this time.
 const CUT_FACTOR: u32 = 4;
+
+/// Time from the end of a recovery until a notice of lost nodes has arrived here.
+const UNTIL_KNOWN: Duration = Duration::from_secs(1);
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -154,6 +158,8 @@ impl NativeClient {
                 {
                     self.miss(Some(why.clone()), elapsed, timeout.max(RECONNECT));
                 }
+                let limit = self.attachment.timeout().unwrap_or_default();
+                self.say_losses_known(limit.max(RECONNECT));
                 Outage {
                     since: now,
                     why,
@@ -168,6 +174,25 @@ impl NativeClient {
         let at_once = outage.since == now;
         let deadline = if at_once { now } else { now + RETRY };
         self.link = Link::Pausing { outage, deadline };
+    }
+
+    /// Handles the answer of a coordinator to an agent that has reattached.
+    ///
+    /// The coordinator may have just replaced another one, and wait for the missing participants.
+    pub(super) fn reattached(&mut self) {
+        if let Phase::Member { joined } = &self.phase {
+            let lease = fence::lease(self.join.settings.node_timeout, joined.world_size);
+            let lost_after = fence::lost_after(lease, self.rules);
+            self.say_losses_known(lost_after.max(RECOVERY_WINDOW) + UNTIL_KNOWN);
+        }
+    }
+
+    fn say_losses_known(&mut self, within: Duration) {
+        if let Phase::Member { joined } = &self.phase
+            && joined.is_recoverable
+        {
+            self.outbox.push(Output::LossesKnownWithin(within));
+        }
     }
 
     fn give_up(&mut self, what: String, elapsed: Duration) {

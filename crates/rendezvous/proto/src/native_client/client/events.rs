@@ -78,6 +78,7 @@ impl NativeClient {
                     self.heartbeat_at = self.heartbeat_at.min(now + self.beats());
                 }
                 self.say_candidate();
+                self.reattached();
             }
             Event::Voters(list) => {
                 self.has_voters = list.voters > 1;
