@@ -88,7 +88,9 @@ fn the_others_hear_of_it_as_of_the_end_of_a_process() {
 /// Returns the inode numbers of a process's open sockets.
 fn sockets(pid: i32) -> BTreeSet<String> {
     // The process may have exited.
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
     let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     let names = targets.filter_map(|target| target.to_str().map(str::to_owned));
     names
