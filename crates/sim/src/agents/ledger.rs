@@ -112,8 +112,8 @@ impl Ledger {
 
     /// Checks the last round, unless it was checked before: S-1 to S-3.
     ///
-    /// All agents must be native. If a coordinator `restarts`, agents reattach while it recovers, so
-    /// only S-2 is checked.
+    /// All agents must be native. If a coordinator `restarts`, agents reattach while it recovers,
+    /// so only S-2 is checked.
     pub(super) fn spares(&mut self, restarts: bool) -> Result {
         let Some(round) = self.highest().filter(|round| self.checked < Some(*round)) else {
             return Ok(());
