@@ -47,7 +47,7 @@ class _Control:
         self.abort = abort
         self.job: "Job | None" = None
         self.running = self.raised = self.stopped = False
-        # Open atomic contexts of the running call. A context of an earlier call has that call's list.
+        # Open atomic contexts of this call. A context of an earlier call has another list.
         self.atomic: "list[None]" = []
         self.aborted: "dict[str, Any] | None" = None
         self.next: "dict[str, Any] | None" = None

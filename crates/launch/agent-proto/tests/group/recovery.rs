@@ -65,7 +65,7 @@ fn an_exception_counts_as_a_failure_if_nothing_explains_it() {
 }
 
 #[test]
-fn an_exception_is_not_judged_until_the_loss_of_the_coordinator_is_known() {
+fn an_exception_does_not_count_while_the_coordinator_is_missing() {
     // The coordinator is missing for up to 60 s. After 2.5 s there is another one, which knows all
     // losses 3.4 s later.
     in_process_then(

@@ -402,7 +402,7 @@ fn a_spare_counts_if_the_coordinator_dies_together_with_a_node() {
     }
 }
 
-/// S-2: nodes keep their ranks, in whatever order they leave a lost round.
+/// S-2: nodes keep their ranks in whatever order they leave their round.
 #[test]
 fn nodes_that_join_again_while_a_coordinator_recovers_keep_their_ranks() {
     // `join`: reattach with the round, and join again. `left`: reattach after leaving the round.
@@ -494,7 +494,7 @@ fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
     }
 }
 
-/// The successor does not know how many workers the killed agent had.
+/// The coordinator does not know the number of workers of the killed agent.
 #[test]
 fn an_agent_that_is_restarted_with_its_coordinator_moves_no_rank() {
     let mut world = round_from_1(World::restartable(3, 3), 3);

@@ -18,8 +18,8 @@ const RECONNECT: Duration = Duration::from_secs(5);
 /// The network may recover. The other nodes continue without this node during this time.
 const CUT_FACTOR: u32 = 4;
 
-/// Time from the end of a recovery until a notice of lost nodes has arrived here.
-const UNTIL_KNOWN: Duration = Duration::from_secs(1);
+/// Time for a notice of lost nodes at the end of a recovery.
+const NOTICE_TAKES: Duration = Duration::from_secs(1);
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -183,7 +183,7 @@ impl NativeClient {
         if let Phase::Member { joined } = &self.phase {
             let lease = fence::lease(self.join.settings.node_timeout, joined.world_size);
             let lost_after = fence::lost_after(lease, self.rules);
-            self.say_losses_known(lost_after.max(RECOVERY_WINDOW) + UNTIL_KNOWN);
+            self.say_losses_known(lost_after.max(RECOVERY_WINDOW) + NOTICE_TAKES);
         }
     }
 
