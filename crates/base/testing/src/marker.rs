@@ -68,8 +68,16 @@ impl Marker {
     /// Returns the processes that are left at the deadline.
     pub fn left_at(&self, deadline: Instant, except: Option<i32>) -> Vec<(i32, String)> {
         loop {
-            let mut left = self.processes();
-            left.retain(|(pid, _)| Some(*pid) != except);
+            let others = || {
+                let mut left = self.processes();
+                left.retain(|(pid, _)| Some(*pid) != except);
+                left
+            };
+            let mut left = others();
+            if left.is_empty() {
+                // The first listing misses a process whose parent forked during it and then died.
+                left = others();
+            }
             let Some((first, _)) = left.first() else {
                 return left;
             };

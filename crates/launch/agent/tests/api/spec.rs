@@ -81,7 +81,7 @@ fn what_cannot_work_is_refused_with_a_reason() {
             "console, dynamic_rendezvous, null",
         ),
         (plain().non_retryable(0), "exit code 0 means success"),
-        (plain().rendezvous(elsewhere), "node rank 2 of 2 nodes"),
+        (plain().rendezvous(elsewhere), "the node rank is 2"),
         (plain().rendezvous(backend("zeus", "none")), "'zeus'"),
         (plain().rendezvous(backend("c10d", "a")), "run 'a'"),
         (
