@@ -15,7 +15,7 @@
 //! node 0 compares the stacks itself. All calls run on separate threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,17 @@ impl Peers {
         workers: Vec<WorkerStack>,
         before: Option<Comparing>,
     ) -> Comparing {
+        self.compare_after(Duration::ZERO, number, workers, before)
+    }
+
+    /// As [`compare`](Self::compare), but waits first, unless the hang is withdrawn.
+    pub(super) fn compare_after(
+        &self,
+        wait: Duration,
+        number: u64,
+        workers: Vec<WorkerStack>,
+        before: Option<Comparing>,
+    ) -> Comparing {
         let (over, is_over) = mpsc::channel::<()>();
         let (withdrawing, withdrawn) = mpsc::channel::<()>();
         let (answer, receiver) = oneshot::channel();
@@ -118,6 +129,9 @@ impl Peers {
             {
                 drop(over);
                 let _ = withdrawn.recv();
+            }
+            if is_over.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                return Ok(());
             }
             // Without this connection, the stacks would stay in the store.
             let waiting = peers.store.of_thread()?;

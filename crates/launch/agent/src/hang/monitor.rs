@@ -128,10 +128,12 @@ impl HangMonitor {
     pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         self.watches.ended(now, local_rank);
         if let (Some(peers), true) = (&self.peers, self.watches.is_idle()) {
-            // The other nodes do not wait for a node without workers.
+            // The other nodes do not wait for a node without workers. The exit of its last worker
+            // is progress, because workers elsewhere may have waited for it.
             self.number += 1;
             let before = self.comparing.take();
-            self.comparing = Some(peers.compare(self.number, Vec::new(), before));
+            let limit = self.plan.progress.unwrap_or_default();
+            self.comparing = Some(peers.compare_after(limit, self.number, Vec::new(), before));
         }
     }
 
