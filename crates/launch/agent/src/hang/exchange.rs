@@ -106,7 +106,7 @@ impl Peers {
         self.compare_after(Duration::ZERO, number, workers, before)
     }
 
-    /// As [`compare`](Self::compare), but waits first, unless the hang is withdrawn.
+    /// Does the same after a wait, unless the hang is withdrawn in the meantime.
     pub(super) fn compare_after(
         &self,
         wait: Duration,
