@@ -3,7 +3,7 @@
 //! It reports the first failure with its cause, the failures that followed, and a remedy:
 //!
 //! ```text
-//! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at
+//! rdzv: first failure: rank 5 (local rank 5, pid 4243, exit code 1) on node-a at
 //!       2026-11-21T07:08:08.125001Z: ValueError: boom
 //! rdzv: raised in train.py, line 41, in main
 //!           config = load(path)
