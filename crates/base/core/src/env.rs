@@ -1,4 +1,4 @@
-//! All environment variables that rdzv sets for workers or reads.
+//! Environment variables that rdzv sets for workers or reads.
 //!
 //! The names are a contract with worker scripts and with users' job files, so other code refers to
 //! these constants. (The names `PET_*` of command-line defaults are next to their flags.)
