@@ -29,7 +29,8 @@ pub enum Act {
     Reset(usize),
     /// The agent is killed, and its workers end with it.
     ///
-    /// After this time another agent starts, which knows nothing of the old one.
+    /// After this time, and not before the workers have ended, another agent starts. It knows
+    /// nothing of the old one.
     Kill(usize, Duration),
 }
 

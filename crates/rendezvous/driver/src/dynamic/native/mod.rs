@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
 //! | `connection.rs`, `onlooking.rs` | the task of the connection; its reports to onlookers |
-//! | `link.rs` | the connection, which closes cleanly only after `Detach`, or with its process |
+//! | `link.rs` | the connection, and the ways to close it |
 
 mod connection;
 mod link;
@@ -54,7 +54,7 @@ pub struct NativeOptions {
     pub store: Arc<TcpStore>,
     /// Run to join.
     pub run_id: RunId,
-    /// Numbers of nodes and time limits, the same for all agents of a run.
+    /// Numbers of nodes, and time limits.
     pub settings: Settings,
     /// This agent. Other nodes reach the workers' store at its address.
     pub node: NodeDesc,

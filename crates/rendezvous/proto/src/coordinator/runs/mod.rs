@@ -316,9 +316,10 @@ impl Run {
         self.record.succeeded && self.record.round == round
     }
 
-    /// Returns the joined nodes, for an agent that waits for a round.
+    /// Returns the joined nodes, for a spare or a participant of a forming round.
     ///
-    /// `None` for agents of version 0.1, which send no program: they do not understand the answer.
+    /// `None` for agents of earlier versions, which send no program: they do not understand the
+    /// answer.
     pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
         self.agents.get(node)?.join.program.as_ref()?;
         let participants = &self.nodes.participants;
