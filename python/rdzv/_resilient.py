@@ -229,7 +229,7 @@ class Job:
         return context()
 
     def regroup(self, make: "Callable[[Job], None]") -> None:
-        """Calls a function that makes groups, so that a recovery can end their collectives.
+        """Calls a function that makes groups whose collectives a recovery can end.
 
         A recovery does not restore the groups of ``new_group``. So the function of :func:`resilient` calls this method
         in each round, after :meth:`init_process_group`.

@@ -29,7 +29,7 @@ pub enum Act {
     Reset(usize),
     /// The agent is killed, and its workers end with it.
     ///
-    /// After this time, and not before the workers have ended, another agent starts. It knows
+    /// Another agent starts when this time has passed and the workers have ended. It knows
     /// nothing of the old one.
     Kill(usize, Duration),
 }

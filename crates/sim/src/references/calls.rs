@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Records that the sender of a fork on its way gives it up.
+    /// Records that the sender abandons a fork on its way.
     pub(super) fn give_up(&mut self, fork: ForkId) {
         if let Some(it) = self.model.forks.get_mut(&fork)
             && it.stage == Stage::OnItsWay

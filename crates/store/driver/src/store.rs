@@ -86,8 +86,10 @@ pub trait Store: Send + Sync + Debug {
             .try_for_each(|(key, value)| self.set(key, value))
     }
 
-    /// Returns `true` if the store supports the extended calls directly. These calls are `append`,
-    /// `multi_get` and `multi_set`. `false` for a file store, as in PyTorch.
+    /// Returns `true` if the store supports the extended calls directly.
+    ///
+    /// These calls are `append`, `multi_get` and `multi_set`. `false` for a file store, as in
+    /// PyTorch.
     fn has_extended_api(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The coordinator of rendezvous, which decides for the native agents of many runs.
+//! The coordinator of rendezvous decides for the native agents of many runs.
 //!
 //! The coordinator runs beside a store server. Agents that share a state through compare-and-set
 //! race for every change, and all but one lose each race. A coordinator instead receives operations

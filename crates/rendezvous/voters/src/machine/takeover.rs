@@ -220,8 +220,8 @@ impl Voter {
 
     /// Leaves a group that can never decide again, and keeps its memory.
     ///
-    /// A voter leaves once so many voters have certainly ended that the others are no majority. A
-    /// learner leaves once the group has no leader.
+    /// A voter leaves when the voters that have not certainly ended cannot form a majority. A
+    /// learner leaves when the group has no leader.
     pub(super) fn leave_if_lost(&mut self, now: Now) {
         let Some(group) = &self.group else { return };
         let alive = self.all_connected();
