@@ -521,7 +521,7 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} contains '{endpoint}', which is not HOST:PORT; specify the addresses of voters, \
+            "{} contains '{endpoint}', which is not HOST:PORT; specify the endpoints of voters, \
              separated by commas, as `/status` and the log with LOGLEVEL=INFO show them",
             env::RDZV_CONTACT_POINTS
         ))),

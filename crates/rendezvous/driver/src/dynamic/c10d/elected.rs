@@ -33,12 +33,13 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Advice if voters cannot be reached.
-const REMEDY: &str = "check that an agent with the same list of endpoints is running at each \
-                      endpoint, or wait longer with --rdzv-conf join_timeout=SECONDS";
+const REMEDY: &str = "check that an agent or `rdzv store --join` with the same list of endpoints \
+                      is running at each endpoint, or wait longer with --rdzv-conf \
+                      join_timeout=SECONDS";
 
 /// Advice if voters of an open group cannot be reached.
 const REMEDY_OPEN: &str = "check that an agent of the job is running at the endpoint, or set \
-                           RDZV_CONTACT_POINTS to the addresses of its voters; --rdzv-conf \
+                           RDZV_CONTACT_POINTS to the endpoints of its voters; --rdzv-conf \
                            join_timeout=SECONDS waits longer";
 
 /// Joins the elected coordinator, as a voter if an endpoint is on this machine.
