@@ -282,8 +282,8 @@ class _Launcher:
                 continue
             if stopped is not None:
                 raise LaunchTimeout(
-                    f"the workers of launch did not exit within {stopped} s, nor within 35 s after SIGTERM, so they were"
-                    " killed"
+                    f"the workers of launch did not exit within {stopped} s, nor within 35 s after SIGTERM, so they"
+                    " were killed"
                 )
             stopped, timeout = timeout, 35.0
             os.kill(pid, signal.SIGTERM)

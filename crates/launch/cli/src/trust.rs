@@ -92,12 +92,15 @@ impl TrustArgs {
     ) -> Result<Trust, Refusal> {
         let mut trust = Trust::default();
         let variable = |name| variable(name).filter(|value| !value.is_empty());
-        let token_file = self.token_file.clone();
-        let token_file = token_file.or_else(|| variable(RDZV_JOB_TOKEN_FILE).map(PathBuf::from));
-        if let Some(path) = token_file {
+        let typed = self.token_file.clone().map(|path| ("--token-file", path));
+        let inherited = || {
+            let path = variable(RDZV_JOB_TOKEN_FILE)?;
+            Some((RDZV_JOB_TOKEN_FILE, PathBuf::from(path)))
+        };
+        if let Some((source, path)) = typed.or_else(inherited) {
             let path = directory.join(path);
             let token = Token::from_file(&path);
-            let token = token.map_err(|e| Refusal::argument("--token-file", &e.to_string()))?;
+            let token = token.map_err(|e| Refusal::argument(source, &e.to_string()))?;
             if is_readable_by_others(&path).unwrap_or(false) {
                 trust.warnings.push(format!(
                     "other users of this host can read the token file {}; run `chmod 600` on it",
