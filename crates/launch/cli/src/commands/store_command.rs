@@ -87,11 +87,11 @@ pub(crate) struct StoreArgs {
 
     /// Run as a voter of a job; ENDPOINTS is the list that its agents use.
     ///
-    /// A job on two machines can have its third voter on a third machine: `rdzv run
-    /// --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join a:29400,b,c` on c. The store
-    /// listens at the endpoint that belongs to its machine. Two of three voters are enough, so the
-    /// rendezvous continues after the loss of any one machine. A new job waits until all voters
-    /// run. A lost voter can be restarted at any time.
+    /// A job on two machines can have its third voter on a third machine: `rdzv run --rdzv-backend
+    /// c10d --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join a:29400,b,c` on c. The
+    /// store listens at the endpoint that belongs to its machine. Two of three voters are enough,
+    /// so the rendezvous continues after the loss of any one machine. A new job waits until all
+    /// voters run. A lost voter can be restarted at any time.
     #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
     join: Option<String>,
 
