@@ -213,8 +213,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
         let Some(voter) = StoreVoter::listen(endpoints).map_err(misuse)? else {
             return Err(anyhow!(
-                "the endpoints of this machine in {list} are in use, probably by an agent that is \
-                 already the voter"
+                "cannot listen on any endpoint of this machine in {list}; an agent that is already \
+                 the voter may use the port"
             ));
         };
         if arguments.restarts > 0 {
