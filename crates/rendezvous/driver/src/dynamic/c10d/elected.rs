@@ -187,7 +187,7 @@ pub(super) fn await_coordinator(
             tracing::warn!(
                 target: reminder::TARGET,
                 left,
-                "waiting for all voters to join and elect a coordinator ({what}); {left} s left"
+                "waiting for the voters to join and elect a coordinator ({what}); {left} s left"
             );
         }
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
@@ -202,7 +202,7 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
     Arc::new(move || Wait {
         case: Case::W5,
         sentence: format!(
-            "waiting for all voters to join and elect a coordinator ({what}); {} s left",
+            "waiting for the voters to join and elect a coordinator ({what}); {} s left",
             timeout.saturating_sub(started.elapsed()).as_secs()
         ),
         missing: missing.clone(),
