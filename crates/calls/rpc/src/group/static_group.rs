@@ -301,9 +301,9 @@ impl Forming<'_> {
                 let (waited, all) = (self.limit.elapsed().as_secs_f64(), self.world_size);
                 let error = RpcError::late(&silent, |names| {
                     format!(
-                        "the RPC group was not formed within {waited:.1} s (init_deadline): of {all} \
-                         workers, {names} joined and then sent nothing more; check for workers that \
-                         are stopped or have exited"
+                        "the RPC group was not formed within {waited:.1} s (init_deadline): of \
+                         {all} workers, {names} joined and then sent nothing more; check for \
+                         workers that are stopped or have exited"
                     )
                 });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
