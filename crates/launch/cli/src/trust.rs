@@ -92,12 +92,9 @@ impl TrustArgs {
     ) -> Result<Trust, Refusal> {
         let mut trust = Trust::default();
         let variable = |name| variable(name).filter(|value| !value.is_empty());
-        let typed = self.token_file.clone().map(|path| ("--token-file", path));
-        let inherited = || {
-            let path = variable(RDZV_JOB_TOKEN_FILE)?;
-            Some((RDZV_JOB_TOKEN_FILE, PathBuf::from(path)))
-        };
-        if let Some((source, path)) = typed.or_else(inherited) {
+        let flag = self.token_file.clone().map(|path| ("--token-file", path));
+        let named = || Some((RDZV_JOB_TOKEN_FILE, variable(RDZV_JOB_TOKEN_FILE)?.into()));
+        if let Some((source, path)) = flag.or_else(named) {
             let path = directory.join(path);
             let token = Token::from_file(&path);
             let token = token.map_err(|e| Refusal::argument(source, &e.to_string()))?;
@@ -267,7 +264,9 @@ mod tests {
         assert_eq!(trust.variables, [(RDZV_JOB_TOKEN_FILE, flag)]);
         assert!(trust.warnings.is_empty());
         let error = resolve(&TrustArgs::default(), &[(RDZV_JOB_TOKEN_FILE, &variable)]);
-        assert!(error.unwrap_err().contains("5 bytes is too easy to guess"));
+        let error = error.unwrap_err();
+        assert!(error.starts_with(RDZV_JOB_TOKEN_FILE), "{error}");
+        assert!(error.contains("5 bytes is too easy to guess"), "{error}");
     }
 
     #[test]

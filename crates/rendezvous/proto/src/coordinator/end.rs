@@ -50,8 +50,8 @@ pub const WORKERS_END_WITHIN: Duration = Duration::from_millis(50);
 /// Time from the exit of an agent's process until the agent is lost.
 ///
 /// In most cases, a successor on the same node attaches earlier. Then the other agents need not
-/// form one round without the node and another round with it. The loss must be known within 110 ms.
-pub const LOST_AFTER_END: Duration = Duration::from_millis(90);
+/// form one round without the node and another round with it. The loss must be known within 80 ms.
+pub const LOST_AFTER_END: Duration = Duration::from_millis(60);
 
 /// Knowledge about the end of one connection of an agent.
 #[derive(Debug, Default)]
