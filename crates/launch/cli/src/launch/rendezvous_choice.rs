@@ -107,7 +107,7 @@ pub(crate) struct RendezvousArgs {
 
     /// Run on this node alone, on a free port.
     ///
-    /// Overrides backend and endpoint.
+    /// Overrides --rdzv-backend, --rdzv-endpoint and --master-port.
     #[arg(long)]
     standalone: bool,
 }
