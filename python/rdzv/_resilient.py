@@ -367,7 +367,7 @@ def resilient(
             error = None
             recoveries += 1
             if max_recoveries is not None and recoveries > max_recoveries:
-                raise RuntimeError(f"this process has recovered {max_recoveries} times (max_recoveries)")
+                raise RuntimeError(f"this process needs more than {max_recoveries} recoveries (max_recoveries)")
             if health_check is not None:
                 health_check(job)
 

@@ -373,16 +373,19 @@ impl RendezvousBackend for Native {
                 None => passed.recv().map_err(Into::into),
             };
             passed.unwrap_or_else(|error| {
-                let (what, elapsed) = match error {
-                    mpsc::RecvTimeoutError::Timeout => (
-                        format!("the workers of other nodes have not finished round {round}"),
-                        timeout,
-                    ),
+                let endpoint = endpoint.clone();
+                Err(match error {
+                    mpsc::RecvTimeoutError::Timeout => RendezvousError::Unreachable {
+                        what: format!("the workers of other nodes have not finished round {round}"),
+                        endpoint,
+                        elapsed: timeout,
+                        remedy: "check the logs of the other nodes, or wait longer with \
+                                 --exit-barrier-timeout SECONDS",
+                    },
                     mpsc::RecvTimeoutError::Disconnected => {
-                        (format!("round {round} is over"), None)
+                        unreachable(endpoint, format!("round {round} is over"), None)
                     }
-                };
-                Err(unreachable(endpoint.clone(), what, elapsed))
+                })
             })
         }))
     }

@@ -179,7 +179,10 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
         || settings.node_timeout < silence::LEAST
         || times.iter().any(|time| *time > LONGEST)
     {
-        Some("the timeouts must be positive and less than ten years".to_owned())
+        Some(format!(
+            "keep_alive_interval must be positive, keep_alive_max_attempt must be from 1 to \
+             {MOST_ATTEMPTS}, node_timeout must be at least 0.5 s, and no time may exceed ten years"
+        ))
     } else {
         None
     }
