@@ -73,6 +73,6 @@ def main() -> None:
 
 
 main()
-# DDP is part of a reference cycle and keeps its group. PyTorch 2.15 aborts a process that exits while
-# a thread of this group releases a tensor (with torchrun too). The collector ends the group here.
+# DDP is part of a reference cycle and keeps its group. PyTorch 2.15 aborts a process that exits
+# while a thread of this group releases a tensor (with torchrun too). The collector ends the group.
 gc.collect()

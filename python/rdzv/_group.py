@@ -187,8 +187,8 @@ class Group:
         epoch (int): number of the group among the groups with its name, from 0; see
             :meth:`rebuild`.
         address (str | None): IP address of this host that the other ranks can reach. None: the
-            address from which this host reaches the store. That is loopback with a store on this
-            host, or with one that has no connection.
+            address from which this host reaches the store. That is loopback with a store at
+            ``localhost`` or a loopback address, or with one that has no connection.
 
     Raises:
         ValueError: the rank is not below the world size, the timeout is not positive, or the

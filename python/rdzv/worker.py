@@ -182,8 +182,8 @@ def store() -> "PrefixStore":
 
     The store is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. The first call in a process connects
     it; a forked child gets a separate client. All keys have the prefix ``worker/``, which separates them from keys of
-    process groups. The store is empty at the beginning of every attempt. The client uses the token and the
-    certificates of the job, if it has any.
+    process groups. Under rdzv, the store is empty at the beginning of every attempt, except with static rendezvous on
+    several nodes. The client uses the token and the certificates of the job, if it has any.
 
     Returns:
         PrefixStore: a store with a timeout of 300 s.

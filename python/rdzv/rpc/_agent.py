@@ -107,7 +107,7 @@ class RpcOptions:
 
     Raises:
         TypeError: an option is unknown, or has a wrong type.
-        ValueError: an option has an invalid value.
+        ValueError: an option has an invalid value. ``init_rpc`` checks further options, and raises ``RpcError``.
 
     Example:
         >>> from rdzv import rpc

@@ -51,8 +51,8 @@ def init_rpc(
         TypeError: ``backend`` is not a member of ``BackendType``, or the options have an unknown
             type.
         RuntimeError: this process already has an agent.
-        RpcError: the name is invalid or taken, or the group could not be formed. No agent is
-            running in this case.
+        RpcError: the name, the rank or an option is invalid, the name is taken, or the group could not
+            be formed. No agent is running in this case.
         Deadline: workers did not join in time; the text names them.
 
     Example:

@@ -56,8 +56,8 @@ variables! {
     /// own restarts. Static rendezvous has one round. Not in torchrun.
     RDZV_ROUND;
     /// Worker: ranks on nodes that were not in the last round, comma separated.
-    /// Empty in the first round, in static rendezvous, with etcd, in a round with an agent of
-    /// torchrun, and if more than 4,096 ranks are new. Not in torchrun.
+    /// Empty in the first round, in static rendezvous, without rdzv's coordinator (as with etcd),
+    /// in a round with an agent of torchrun, and if more than 4,096 ranks are new. Not in torchrun.
     RDZV_REPLACED;
     /// Worker: inherited, or `1` if absent.
     TORCH_NCCL_ASYNC_ERROR_HANDLING;

@@ -92,12 +92,12 @@ impl TrustArgs {
     ) -> Result<Trust, Refusal> {
         let mut trust = Trust::default();
         let variable = |name| variable(name).filter(|value| !value.is_empty());
-        let token_file = self.token_file.clone();
-        let token_file = token_file.or_else(|| variable(RDZV_JOB_TOKEN_FILE).map(PathBuf::from));
-        if let Some(path) = token_file {
+        let flag = self.token_file.clone().map(|path| ("--token-file", path));
+        let named = || Some((RDZV_JOB_TOKEN_FILE, variable(RDZV_JOB_TOKEN_FILE)?.into()));
+        if let Some((source, path)) = flag.or_else(named) {
             let path = directory.join(path);
             let token = Token::from_file(&path);
-            let token = token.map_err(|e| Refusal::argument("--token-file", &e.to_string()))?;
+            let token = token.map_err(|e| Refusal::argument(source, &e.to_string()))?;
             if is_readable_by_others(&path).unwrap_or(false) {
                 trust.warnings.push(format!(
                     "other users of this host can read the token file {}; run `chmod 600` on it",
@@ -226,8 +226,8 @@ pub(crate) fn make_token(arguments: &TokenArgs) -> ExitCode {
             Ok(()) => Exit::Success.into(),
             Err(error) => {
                 complain(&format!(
-                    "rdzv token: cannot create {}: {error}; specify a new file in an existing \
-                     directory",
+                    "rdzv token: cannot create {}: {error}; specify a new file in an existing, \
+                     writable directory",
                     path.display()
                 ));
                 Exit::Usage.into()
@@ -264,7 +264,9 @@ mod tests {
         assert_eq!(trust.variables, [(RDZV_JOB_TOKEN_FILE, flag)]);
         assert!(trust.warnings.is_empty());
         let error = resolve(&TrustArgs::default(), &[(RDZV_JOB_TOKEN_FILE, &variable)]);
-        assert!(error.unwrap_err().contains("5 bytes is too easy to guess"));
+        let error = error.unwrap_err();
+        assert!(error.starts_with(RDZV_JOB_TOKEN_FILE), "{error}");
+        assert!(error.contains("5 bytes is too easy to guess"), "{error}");
     }
 
     #[test]

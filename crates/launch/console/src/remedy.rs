@@ -43,8 +43,9 @@ const ADVICE: &[(&[&str], &str)] = &[
             "watchdog caught collective operation timeout",
             "collective operation timeout",
         ],
-        "use --hang-timeout 300 to name the rank that did not reach the collective; set \
-         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 to record the collectives",
+        "use --hang-timeout 300 to name the rank that did not reach the collective; with \
+         --worker-server and PyTorch's worker_main, rdzv also compares the collectives of all \
+         ranks",
     ),
     (
         &[
@@ -217,15 +218,15 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
         },
         "exit_code" => {
             "use -r 3 --log-dir DIR to keep all output; the last lines of stderr, if any, are \
-             above (os._exit discards them)"
+             above"
         }
         "hang" | "heartbeat" | "watchdog" => {
             "use --events-file FILE to record the stack of every rank; install py-spy to add \
              Python's frames"
         }
         "node_lost" => {
-            "check the log of that node and its scheduler; --nnodes MIN:MAX lets the other \
-         nodes continue without it"
+            "check the log of that node and its scheduler; with a dynamic rendezvous, --nnodes \
+         MIN:MAX lets the other nodes continue without it"
         }
         "uninterruptible" => {
             "check the file system or driver that it waits for: only its return, or a reboot, \

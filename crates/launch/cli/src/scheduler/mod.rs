@@ -135,8 +135,8 @@ pub(crate) fn scheduled(
     let Some(step) = step else {
         if scheduler == "slurm" {
             return Err(Refusal::Usage(
-                "--scheduler slurm: this process is not in a step of a Slurm job: run the command \
-                 with srun"
+                "the scheduler is slurm, but this process is not in a step of a Slurm job: run the \
+                 command with srun"
                     .to_owned(),
             ));
         }
@@ -211,8 +211,8 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
     let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
     let set: Vec<String> = set.collect();
     Some(format!(
-        "the environment specifies {nodes} nodes ({}), but no flag does: this command starts a job \
-         with one node\n\
+        "the environment specifies {nodes} nodes or tasks ({}), but no flag does: this command \
+         starts a job with one node\n\
          help: pass --nnodes, --rdzv-backend c10d and --rdzv-endpoint, or --standalone for one node",
         set.join(", ")
     ))

@@ -20,8 +20,8 @@ use crate::terminal::show;
 
 /// Write the timeline of a job from the events files of its nodes.
 ///
-/// `rdzv run --events-file` writes these files. The clocks of the nodes may differ: all agents of a
-/// round learn of it at the same time, so the command aligns the clocks by the rounds.
+/// `rdzv run --events-file` writes these files. The clocks of the nodes may differ. All agents of a
+/// round learn of it at the same time, so the command aligns the clocks by the common rounds.
 #[derive(Debug, Args)]
 pub(crate) struct TimelineArgs {
     /// Events files of the nodes.

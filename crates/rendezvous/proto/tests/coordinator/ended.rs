@@ -80,10 +80,10 @@ fn one_that_has_ended_is_enough_where_the_others_are_silent() {
 }
 
 #[test]
-fn the_others_hear_of_it_after_90_ms() {
+fn the_others_hear_of_it_after_60_ms() {
     let mut world = with_spare(3);
     end(&mut world, 2);
-    world.pass(Duration::from_millis(89));
+    world.pass(LOST_AFTER_END - MOMENT);
     assert!(world.take(1).is_empty());
     world.pass(MOMENT);
     let told = world.membership(1);
