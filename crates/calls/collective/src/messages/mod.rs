@@ -80,9 +80,9 @@ use crate::work::{Work, work};
 ///   receive. So does a shorter message if more than 256 KiB from this rank would otherwise be
 ///   pending at the other rank. A rank buffers no more than this for each other rank, plus 1024
 ///   messages without values.
-/// - A failure is final for the group, as for collective operations. Examples: an operation waits for
-///   a rank that is lost, a message has another length or type, a timeout expires. All operations
-///   then fail, here and on the other ranks.
+/// - A failure is final for the group, as for collective operations. Examples: an operation waits
+///   for a rank that is lost, a message has another length or type, a timeout expires. All
+///   operations then fail, here and on the other ranks.
 /// - If a rank leaves the group, operations that wait for it fail with [`CollectiveError::Lost`]. A
 ///   receive from any rank fails if a rank is lost without leaving the group, or once all ranks
 ///   have left.
