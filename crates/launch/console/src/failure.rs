@@ -50,7 +50,7 @@ pub struct Failed<'a> {
     pub here: bool,
     /// Reason why no restart followed.
     pub finality: Option<Finality>,
-    /// `true` if this console has shown the stderr of the first worker.
+    /// `true` if this console has shown the stderr of the worker that failed first.
     pub stderr_seen: bool,
     /// The attempts before the last one.
     pub attempts: &'a [Attempt],
