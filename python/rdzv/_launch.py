@@ -281,7 +281,10 @@ class _Launcher:
                 os.kill(pid, signal.SIGINT)
                 continue
             if stopped is not None:
-                raise LaunchTimeout(f"the workers of launch did not exit within {stopped} s, so they were killed")
+                raise LaunchTimeout(
+                    f"the workers of launch did not exit within {stopped} s, nor within 35 s after SIGTERM, so they"
+                    " were killed"
+                )
             stopped, timeout = timeout, 35.0
             os.kill(pid, signal.SIGTERM)
         status = self._collect()

@@ -139,7 +139,7 @@ class Job:
         rank (int): rank of this worker.
         local_rank (int): rank within the node.
         world_size (int): number of workers.
-        kept (list[int]): ranks whose process ran in the previous round, and which have state in memory.
+        kept (list[int]): ranks whose process ran the function in an earlier round, and has state in memory.
         replaced (list[int]): ranks with a new process; empty in the first round.
         reason (str): reason for the end of the previous round; empty in the first round of this process.
         state (dict): objects of this process that the next call of the function finds again.
@@ -165,7 +165,6 @@ class Job:
         self._source: "tuple[int, int, int, bool] | None" = None
         # Number of exchanges under each name in this round.
         self._exchanges: "dict[str, int]" = {}
-        self._remake: "Callable[[Job], None] | None" = None
         # Backend and endpoint of a group that can be reconfigured.
         self._group: "tuple[str, str] | None" = None
         # Connections of all groups; true for those to a group's store.
@@ -230,21 +229,20 @@ class Job:
         return context()
 
     def regroup(self, make: "Callable[[Job], None]") -> None:
-        """Calls a function now and in :meth:`init_process_group` of each later round.
+        """Calls a function that makes groups whose collectives a recovery can end.
 
-        The function makes the groups of ``new_group`` again, which a recovery does not restore.
+        A recovery does not restore the groups of ``new_group``. So the function of :func:`resilient` calls this method
+        in each round, after :meth:`init_process_group`.
 
         Args:
             make (Callable): function that is called with the job.
         """
-        self._remake = None
         if self._control is None:
             make(self)
-        else:
-            from rdzv.torch import _recovery
+            return
+        from rdzv.torch import _recovery
 
-            _recovery.recorded(self, lambda: make(self))
-        self._remake = make
+        _recovery.recorded(self, lambda: make(self))
 
     def init_process_group(self, backend: str = "gloo", **options: "Any") -> None:
         """Makes the default process group of torch, or changes its members.
@@ -369,7 +367,7 @@ def resilient(
             error = None
             recoveries += 1
             if max_recoveries is not None and recoveries > max_recoveries:
-                raise RuntimeError(f"this process has recovered {max_recoveries} times (max_recoveries)")
+                raise RuntimeError(f"this process needs more than {max_recoveries} recoveries (max_recoveries)")
             if health_check is not None:
                 health_check(job)
 

@@ -430,9 +430,11 @@ impl Memory {
         let accepted = match kind.meaning {
             Meaning::Number if kind.element.allows(op) => return Ok(()),
             Meaning::Complex if matches!(op, ReduceOp::Sum | ReduceOp::Average) => return Ok(()),
-            Meaning::Number if op.is_for_floats() => "float16, bfloat16, float32, float64",
-            Meaning::Number if kind.element == ElementType::Bool => "all types but bool",
-            Meaning::Number => "bool and the integers",
+            _ if op.is_for_floats() => "float16, bfloat16, float32, float64",
+            _ if matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor) => {
+                "bool and the integers"
+            }
+            Meaning::Number => "all types but bool",
             Meaning::Complex | Meaning::Opaque => NUMBERS,
         };
         Err(argument.mistyped(format!(

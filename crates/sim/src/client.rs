@@ -27,7 +27,7 @@ pub struct Client {
     number: usize,
     pub(crate) state: State,
     reader: Option<ReplyReader>,
-    /// Counter for unique values of this client: pushed entries and written pairs.
+    /// Counter for unique values that this client writes.
     serial: u64,
     /// Last seen value of each key whose operations are recorded.
     seen: [Vec<u8>; KEYS],

@@ -5,17 +5,17 @@
 //! - [`fence`]: nodes that are cut off.
 //! - [`recovery`]: workers that recover in their processes.
 //! - [`references`]: workers that refer to each other's values.
-//! - The other modules: the machine of the store server, with clients, links and faults.
+//! - [`world`]: the machine of the store server, with clients, links and faults.
 //!
 //! ```text
 //!   client ──requests──► link ──pieces, late──► machine      one event at a time,
 //!   client ◄──replies─── link ◄──as far as there is room──   in order of virtual time
 //! ```
 //!
-//! Some clients behave like PyTorch's: they ask one question at a time and cancel waits. Others
-//! misbehave: they ask without reading, or leave in the middle of a request. Links cut the streams
-//! anywhere, delay them, accept replies slowly, and break. No part uses a real clock or socket, so
-//! the same seed gives the same run.
+//! Clients mostly behave like PyTorch's: they ask one question at a time and cancel waits. At times
+//! they misbehave: they send many requests before they read, or leave in the middle of a request.
+//! Links cut the streams anywhere, delay them, accept replies slowly, and break. No part uses a
+//! real clock or socket, so the same seed gives the same run.
 //!
 //! | file | content |
 //! |---|---|
@@ -27,6 +27,7 @@
 //! | [`client`] | the requests of clients, and the checks of answers |
 //! | [`key_operation`] | operations that must be linearizable |
 //! | [`ledger`] | invariants of all answers together |
+//! | [`rules`] | rules that the tests break |
 //!
 //! Invariants: **INV-S1** Compare-and-set has one winner per version. **INV-S2** A satisfied wait
 //! gets exactly one answer. **INV-S3** Replies arrive in the order of requests. **INV-S4** Memory

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-/// Time after the last planned event within which all agents must be together.
+/// Time after the last planned event and two last calls until all are together.
 ///
-/// It covers the last call, the time after which nodes are lost, the stop of the workers, and one
-/// more join because of each.
+/// It covers the time after which nodes are lost, the stop of the workers, and one more join
+/// because of each.
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(240);
 
 /// Maximum average number of events of one agent in a second of virtual time.

@@ -52,7 +52,7 @@ enum Event {
     /// An idle client acts; a waiting client may cancel its wait.
     Turn(usize),
     AtServer(usize, u64, Vec<u8>),
-    /// Bytes arrive at the client, which reads them later.
+    /// Bytes arrive at the client, which reads them immediately.
     AtClient(usize, u64, Vec<u8>),
     Reset {
         client: usize,

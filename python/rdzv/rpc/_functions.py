@@ -159,7 +159,7 @@ def method(value: object, name: str) -> Callable[..., Any]:
         raise Refused(
             "NoSuchMethod",
             f"the method {name} of {cls.__module__}.{cls.__qualname__} is not allowed: decorate the class with "
-            "@rpc.function",
+            "@rpc.function; the name must not begin with an underscore",
         )
     return found  # type: ignore[no-any-return]
 

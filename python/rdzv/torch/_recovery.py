@@ -117,8 +117,6 @@ def init_process_group(job: rdzv.Job, backend: str, options: dict[str, Any]) -> 
         dist.init_process_group(backend, **options)
     else:
         recorded(job, lambda: _connect(job, backend, options))
-    if job._remake is not None:
-        recorded(job, lambda: job._remake and job._remake(job))
 
 
 def _connect(job: rdzv.Job, backend: str, options: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
-//! All environment variables that rdzv sets for workers or reads.
+//! Environment variables that rdzv sets for workers or reads.
 //!
 //! The names are a contract with worker scripts and with users' job files, so other code refers to
-//! these constants. (The names `PET_*` of command-line defaults are next to their flags.)
+//! these constants. (The names `PET_*` of command-line defaults are next to their flags. Variables
+//! of schedulers, and general ones such as `PATH` and `TMPDIR`, are in the code that reads them.)
 //! `rdzv env` prints the comments of this file.
 
 macro_rules! variables {
@@ -55,8 +56,8 @@ variables! {
     /// own restarts. Static rendezvous has one round. Not in torchrun.
     RDZV_ROUND;
     /// Worker: ranks on nodes that were not in the last round, comma separated.
-    /// Empty in the first round, in static rendezvous, with etcd, in a round with an agent of
-    /// torchrun, and if more than 4,096 ranks are new. Not in torchrun.
+    /// Empty in the first round, in static rendezvous, without rdzv's coordinator (as with etcd),
+    /// in a round with an agent of torchrun, and if more than 4,096 ranks are new. Not in torchrun.
     RDZV_REPLACED;
     /// Worker: inherited, or `1` if absent.
     TORCH_NCCL_ASYNC_ERROR_HANDLING;

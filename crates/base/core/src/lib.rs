@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Neither this crate nor the protocol crates read a clock, open a socket or file, start a process,
-//! read the environment or draw a random number. Every event arrives as a value, and every action
-//! is returned as a value. The drivers in the crates above carry bytes, time and processes to the
-//! machines. The simulator (`rdzv-sim`) is another driver.
+//! Neither this crate nor the protocol crates read a clock, open a socket or file, start a process
+//! or read the environment. Their random numbers come from a seed or from the driver. Every event
+//! arrives as a value, and every action is returned as a value. The drivers in the crates above
+//! carry bytes, time and processes to the machines. The simulator (`rdzv-sim`) is another driver.
 //!
 //! Reading order: [`machine`] (the contract for all machines), [`time`], [`ident`], [`endpoint`]
 //! and [`rank`] (the shared types), [`mod@env`] (names of environment variables), [`signal`],

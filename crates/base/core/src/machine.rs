@@ -1,6 +1,6 @@
 //! Contract between a driver and a state machine.
 //!
-//! Every state machine in rdzv has this form:
+//! Every [`Machine`] has this form:
 //!
 //! ```text
 //!   driver ── handle(now, input) ──► machine

@@ -38,7 +38,7 @@ pub enum OpenError {
     /// After a refusal, another attempt would fail, too.
     #[error("{0}")]
     Refused(String),
-    /// The peer closed the connection, or did not answer in time.
+    /// The connection ended or failed, or the peer did not answer in time.
     #[error("{0}")]
     Silent(String),
 }

@@ -242,7 +242,7 @@ pub enum CollectiveError {
     /// The values from all ranks exceed the memory that this rank may reserve.
     #[error(
         "{what}: with the {length} x {element} of rank {rank}, the values of all ranks exceed \
-         {largest} bytes\nhelp: raise GroupOptions::largest if the length is right"
+         {largest} bytes\nhelp: check the length; in Rust, GroupOptions::largest raises the limit"
     )]
     TooLarge {
         /// Name of the operation.

@@ -29,8 +29,8 @@ struct Opened {
 }
 
 /// Remedy if CUDA IPC does not work between two containers.
-pub(crate) const CONTAINERS: &str = "start the containers with one PID and IPC namespace (docker \
-                                     run --pid=host --ipc=host)";
+pub(crate) const CONTAINERS: &str = "run all workers of a host in one PID and IPC namespace \
+                                     (docker run --pid=host --ipc=host)";
 
 /// Block that is read, with the description that the peer gets back.
 #[derive(Debug)]

@@ -226,8 +226,8 @@ pub(crate) fn make_token(arguments: &TokenArgs) -> ExitCode {
             Ok(()) => Exit::Success.into(),
             Err(error) => {
                 complain(&format!(
-                    "rdzv token: cannot create {}: {error}; specify a new file in an existing \
-                     directory",
+                    "rdzv token: cannot create {}: {error}; specify a new file in an existing, \
+                     writable directory",
                     path.display()
                 ));
                 Exit::Usage.into()

@@ -43,8 +43,9 @@ const ADVICE: &[(&[&str], &str)] = &[
             "watchdog caught collective operation timeout",
             "collective operation timeout",
         ],
-        "use --hang-timeout 300 to name the rank that did not reach the collective; set \
-         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 to record the collectives",
+        "use --hang-timeout 300 to name the rank that did not reach the collective; with \
+         --worker-server and PyTorch's worker_main, rdzv also compares the collectives of all \
+         ranks",
     ),
     (
         &[
@@ -190,7 +191,7 @@ fn of_parts(failure: &Failure, text: &str) -> Option<&'static str> {
         .or_else(|| last_lines.find_map(|line| of_text(line)))
 }
 
-/// Returns the advice for the text of an error outside the workers.
+/// Returns the advice for the text of an error, if there is any.
 /// An example is an error of the rendezvous.
 pub fn of_text(text: &str) -> Option<&'static str> {
     let text = text.to_lowercase();
@@ -217,15 +218,15 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
         },
         "exit_code" => {
             "use -r 3 --log-dir DIR to keep all output; the last lines of stderr, if any, are \
-             above (os._exit discards them)"
+             above"
         }
         "hang" | "heartbeat" | "watchdog" => {
             "use --events-file FILE to record the stack of every rank; install py-spy to add \
              Python's frames"
         }
         "node_lost" => {
-            "check the log of that node and its scheduler; --nnodes MIN:MAX lets the other \
-         nodes continue without it"
+            "check the log of that node and its scheduler; with a dynamic rendezvous, --nnodes \
+         MIN:MAX lets the other nodes continue without it"
         }
         "uninterruptible" => {
             "check the file system or driver that it waits for: only its return, or a reboot, \

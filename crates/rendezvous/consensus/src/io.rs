@@ -122,6 +122,7 @@ pub struct Role {
     /// Time at which an electing voter last received from an earlier leader.
     ///
     /// The newest such time counts, on this member's clock. It is set at the beginning of a
-    /// leader's term; `None` if no voter had received from a leader.
+    /// leader's term. `None` if this member does not lead, or if no voter had received from a
+    /// leader.
     pub heard: Option<Mono>,
 }

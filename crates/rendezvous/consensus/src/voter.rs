@@ -4,7 +4,8 @@ use std::fmt;
 
 /// Id of a member of a group, which is one process.
 ///
-/// The process draws the id at random when it starts. The id is never used again.
+/// The process draws the id at random when it starts, and another one when it leaves a group. An id
+/// is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VoterId(u64);
 

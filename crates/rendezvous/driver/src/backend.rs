@@ -25,7 +25,8 @@ pub trait RendezvousBackend: Send {
 
     /// Joins the next round, and returns when the round is complete.
     ///
-    /// A node that is already in a round first leaves that round.
+    /// A node that is already in a round first leaves that round. A backend with only one round
+    /// returns it again.
     ///
     /// # Errors
     ///
@@ -188,8 +189,8 @@ pub struct JoiningAgent {
     pub local_world_size: u32,
     /// `true` if an agent hosts the workers' store.
     ///
-    /// If `false`, the worker with rank 0 hosts the store, on a port that is free when the round
-    /// completes.
+    /// If `false`, the worker with rank 0 hosts the store, on a port that its agent reserves when
+    /// the round completes.
     pub share_store: bool,
     /// Port of the workers' store if this node has rank 0; `None` for any port.
     pub master_port: Option<u16>,

@@ -1,6 +1,6 @@
 //! Rendezvous errors.
 //!
-//! If PyTorch has an error text for the same situation, rdzv uses that text.
+//! An error about an invalid option has PyTorch's text, if PyTorch has one for the same situation.
 
 use std::fmt;
 use std::net::SocketAddr;

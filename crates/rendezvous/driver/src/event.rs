@@ -82,7 +82,7 @@ pub enum GroupEvent {
         round: u64,
         /// Number of nodes of the round.
         nodes: u32,
-        /// Time since the coordinator started.
+        /// Time since the coordinator began to search for the members.
         took: Duration,
     },
     /// The fence of this node was turned on or off.

@@ -99,7 +99,7 @@ pub struct GroupReport {
     pub cluster: Option<u64>,
     /// Epoch of the coordinator.
     pub epoch: Option<u64>,
-    /// Raft term; `None` without several voters.
+    /// Raft term, if this process is a voter or knows of several voters.
     pub term: Option<u64>,
     /// Role of this process.
     pub role: Option<VoterRole>,

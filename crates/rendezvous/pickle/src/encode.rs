@@ -1,13 +1,13 @@
 //! Writing of pickles: protocol 4, with Python's framing and sharing.
 //!
-//! An item that a caller writes twice takes two to five bytes the second time, if the caller kept
+//! An item that a caller writes twice takes two or five bytes the second time, if the caller kept
 //! its [`Memo`]. The [`Writer`] keeps the memos of classes and of the time zone UTC.
 
 use super::opcode;
 use super::time::Time;
 use super::value::{Class, Value};
 
-/// Protocol version: Python 3.8 to 3.13 write it, and all versions read it.
+/// Protocol version: Python 3.8 to 3.13 write it, and later versions read it.
 const PROTOCOL: u8 = 4;
 
 /// Number of bytes after which a frame ends at the next opportunity.

@@ -2,7 +2,7 @@
 //!
 //! Other instructions that name classes, call by keyword, or build instances are absent on purpose:
 //! the machine refuses every unlisted instruction. Some plain data is listed for attributes of
-//! later PyTorch releases, which do not use it today: floats, lists, longer tuples and bytes.
+//! later PyTorch releases, which do not use it today: floats, lists, longer tuples and long bytes.
 
 /// Version of the format; one byte follows.
 pub const PROTO: u8 = 0x80;

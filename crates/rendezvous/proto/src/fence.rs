@@ -1,8 +1,8 @@
 //! The lease and the fence of a node.
 //!
 //! With a fence, no worker of a node's previous round is still running when the coordinator
-//! announces a round without that node. A round has a fence while its coordinator has three voters
-//! or more. The coordinator turns the fence on and off.
+//! announces a round without that node. A round can have a fence only while its coordinator has
+//! three voters or more. The coordinator turns the fence on and off.
 //!
 //! ```text
 //!   agent        Lease ──► coordinator ── has it a majority? ──► voters

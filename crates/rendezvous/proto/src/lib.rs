@@ -11,7 +11,7 @@
 //! ```
 //!
 //! * [`state`]: the state that all agents of a run share; [`settings`]: node counts and timeouts.
-//! * [`coordinator`]: the only writer of that state, inside a store server of rdzv;
+//! * [`coordinator`]: decides for all native agents, inside a store server of rdzv;
 //!   [`native_client`]: the agent's side of the connection to it.
 //! * [`codec`]: the state as a pickle (`rdzv-pickle`), which torchrun's agents read and write too.
 //! * [`decide`]: the next action of an agent, and its reason; [`apply`]: the effect of that action

@@ -27,7 +27,7 @@ impl FencePolicy {
     }
 }
 
-/// Settings of a run's rendezvous, the same for all its agents.
+/// Settings of an agent for the rendezvous of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Minimum number of nodes of a round, at least 1.

@@ -42,7 +42,7 @@ impl fmt::Display for NodeDesc {
 
 /// State of one run's rendezvous.
 ///
-/// Each time comes from the wall clock of the agent that wrote it.
+/// Each time comes from the wall clock of the process that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RendezvousState {
     /// Number of the round that is forming or complete, starting at 0.

@@ -11,8 +11,8 @@
 //! [`Note`](rdzv_rendezvous_proto::coordinator::Note), in memory with `rdzv-consensus`. The leader
 //! of the group runs the coordinator, and the coordinator's epoch is the term. A new coordinator
 //! starts from the record and learns the rest from the agents that reattach, like a coordinator
-//! that was restarted. No output that follows from a change of the record leaves before that change
-//! is committed. Every later coordinator therefore knows each round that was announced.
+//! that was restarted. No event that follows from a change of the record reaches an agent before
+//! that change is committed. Every later coordinator therefore knows the last announced round.
 //!
 //! **One group.** A process is in at most one group. It draws a random id at its start, and another
 //! one when it leaves a group. The process at the first endpoint founds a group after every other

@@ -93,7 +93,7 @@ struct Group {
     consensus: Consensus,
     /// First voters of the group by endpoint index.
     ///
-    /// Empty if this process is none of them.
+    /// Empty if this process is none of them, or if agents may join the group.
     founders: Vec<VoterId>,
     /// Address of the member that invited this process; empty if none did.
     inviter: String,

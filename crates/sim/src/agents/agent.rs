@@ -22,7 +22,7 @@ pub fn peer_address(connection: u32) -> String {
 /// Activity of an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Doing {
-    /// The process does not run, or it has ended with the run.
+    /// The process does not run, or it leaves or has ended.
     #[default]
     Nothing,
     /// The agent waits for a round.
@@ -131,7 +131,7 @@ impl Agent {
 
     /// Starts the process of the agent.
     ///
-    /// A native agent already has a connection, and `from` is its end.
+    /// A native agent then connects, and `from` is its end of that connection.
     pub fn start(&mut self, now: Now, plan: &Plan, seed: u64, from: String) {
         self.process += 1;
         self.me.pid += 1;
@@ -234,7 +234,7 @@ impl Agent {
         }
     }
 
-    /// Ends the process with the run, or because it is not needed.
+    /// Ends the activity of the agent, which is no longer wanted.
     pub fn end(&mut self) {
         self.wanted = false;
         self.doing = Doing::Nothing;

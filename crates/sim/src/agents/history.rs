@@ -9,6 +9,6 @@ pub(super) struct History {
     pub(super) has_ended: bool,
     /// `true` if every agent may be lost from now on.
     pub(super) all_may_be_lost: bool,
-    /// `true` if a record was lost, and perhaps with it the success of all agents.
+    /// `true` if a record may be lost, and with it the success of all agents.
     pub(super) is_unnoted: bool,
 }

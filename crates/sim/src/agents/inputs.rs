@@ -262,8 +262,8 @@ impl World {
 
     /// Publishes the endpoint of the workers, as a torchrun agent does.
     ///
-    /// An agent publishes it when it leads for the first time, and then its role. Without a
-    /// network, it does so when it has a network again.
+    /// A process publishes it when it leads for the first time, and its role in each round that it
+    /// leads. Without a network, it does so when it has a network again.
     fn lead_as_stock(&mut self, agent: usize, round: u64) {
         let process = self.agents[agent].process;
         let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_end);

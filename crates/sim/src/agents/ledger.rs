@@ -26,7 +26,7 @@ pub struct Ledger {
     checked: Option<u64>,
     /// Native agents whose join has arrived at the coordinator, by connection.
     ///
-    /// The coordinator has sent them nothing since.
+    /// The coordinator has sent them at most signs of life and the status since.
     pub(super) pending: BTreeMap<u32, NodeDesc>,
     /// Connections of agents that the coordinator knows.
     known: BTreeSet<u32>,

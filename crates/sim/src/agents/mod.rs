@@ -14,7 +14,7 @@
 //! lets agents start, restart their workers, and leave. They crash with and without a notice, and
 //! return as another process. They pause, lose the network unnoticed, and have connections reset.
 //! They lose answers to writes that won, and have clocks that are wrong or jump. The coordinator
-//! itself may pause, or die at any of its outputs and restart with its record.
+//! itself may pause, or die at any of its outputs and restart, with or without its record.
 //!
 //! | file | content |
 //! |---|---|

@@ -20,7 +20,7 @@ pub enum Act {
     Close,
     /// The agent's process and its keeper are killed, and its connection closes.
     Crash,
-    /// The agent's machine is lost silently; another machine replaces it later.
+    /// The agent's machine is lost silently; another machine may replace it later.
     Vanish,
     /// The agent's process is stopped for this time.
     Stall(Duration),
@@ -90,9 +90,9 @@ pub struct Plan {
     pub acts: Vec<(Duration, usize, Act)>,
     /// Times at which the workers of an agent succeed, if it is in a round.
     pub successes: Vec<(Duration, usize)>,
-    /// `true` if the plan contains faults that may make an agent count as lost.
+    /// `true` if the plan may contain faults that make an agent count as lost.
     pub faulty: bool,
-    /// `true` if the clocks differ by much.
+    /// `true` if the clocks may differ by much.
     pub clocks_are_wrong: bool,
     /// Rules that coordinators and agents keep.
     pub rules: Rules<Rule>,

@@ -58,9 +58,9 @@ impl World {
         history.record.note(now, number, event);
     }
 
-    /// Ends the history, because no remaining agent knows the run.
+    /// Ends the history of the run, and checks it.
     ///
-    /// Another run starts, and is not recorded.
+    /// Later events are not recorded.
     pub(super) fn end_history(&mut self) -> Result {
         if !std::mem::replace(&mut self.history.has_ended, true) {
             let operations = &self.history.record.operations;

@@ -58,7 +58,7 @@ impl World {
         ))
     }
 
-    /// Returns an agent that works in this round without being a member.
+    /// Returns a difference between a round's members and the agents in it.
     ///
     /// This applies if the state alone decides.
     fn misplaced(&self, round: u64, size: usize) -> Option<String> {

@@ -234,7 +234,7 @@ impl World {
 
     /// Fails if a round is over because at least half of its nodes are missing.
     ///
-    /// This concerns nodes that did not reattach to a restarted coordinator.
+    /// This concerns nodes that did not reattach to a coordinator that restarted without `recover`.
     fn is_most_of_it(&self, event: &Announcement) -> Result {
         let Announcement::Membership { round, reason, .. } = event else {
             return Ok(());

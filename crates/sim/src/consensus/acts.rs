@@ -94,7 +94,7 @@ impl World {
 
     /// Checks a process that was cut off from all others.
     ///
-    /// The process must no longer lead, and its term must not have grown.
+    /// The process must no longer lead, and its term must not have grown by more than one.
     pub(super) fn isolated(&self, process: usize, term: u64) -> Result {
         let process = &self.processes[process];
         let stood_still = process.stall_end + nanos(STEPS_DOWN) >= self.time.now;

@@ -1,7 +1,7 @@
 //! Members that lie.
 //!
-//! In frames of an honest group, single numbers are replaced, and some frames are random bytes. A
-//! member may accept or refuse such a frame; no machine may end its process over it.
+//! In frames of an honest group, single numbers or bytes are replaced, and some frames are
+//! repeated. A member may accept or refuse such a frame; no machine may end its process over it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

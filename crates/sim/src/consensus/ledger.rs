@@ -69,7 +69,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks that a new leader has all entries of earlier terms: INV-Q2.
+    /// Checks that a new leader has the entries of earlier terms: INV-Q2.
+    ///
+    /// Of these entries, the last 300 are checked.
     ///
     /// The term of a leader may be over already, because its votes took long. Such a leader need
     /// not have the entries of later terms: it no longer commits anything.

@@ -56,7 +56,7 @@ pub struct Plan {
     pub clients: usize,
     /// Number of keys that the clients count.
     pub keys: u64,
-    /// Minimum and maximum time of a message between two processes, in nanoseconds.
+    /// Minimum and maximum time of a message, in nanoseconds.
     pub latency: (u64, u64),
     /// Frames of 1000 that are lost, doubled, or overtake others.
     pub lossy: u64,

@@ -25,7 +25,7 @@ pub(super) struct Peer {
     pub(super) connection: Option<u64>,
     pub(super) since: u64,
     pub(super) heard: u64,
-    /// Time since which the process has certainly ended, or announced its end.
+    /// Time since which the process has certainly ended; 0 if it announced its end.
     pub(super) ended: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Proposal {
 pub(super) struct Process {
     /// `true` if the process runs.
     ///
-    /// Only the slot, the id, the voter index and the clock of an ended process are kept.
+    /// Only the slot, the id, the voter index, the clock and `since` of an ended process are kept.
     pub(super) runs: bool,
     pub(super) slot: usize,
     pub(super) id: VoterId,

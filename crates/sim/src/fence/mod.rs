@@ -29,7 +29,8 @@ pub enum Act {
     Reset(usize),
     /// The agent is killed, and its workers end with it.
     ///
-    /// After this time another agent starts, which knows nothing of the old one.
+    /// Another agent starts when this time has passed and the workers have ended. It knows
+    /// nothing of the old one.
     Kill(usize, Duration),
 }
 

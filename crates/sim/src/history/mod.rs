@@ -68,7 +68,7 @@ pub struct Operation<M: Model> {
     pub answered: Option<(u64, M::Answer)>,
 }
 
-/// Searches for an order of the operations; fails if there is none.
+/// Searches for an order of the operations; fails if it finds none.
 pub fn check<M: Model>(operations: &[Operation<M>]) -> Result {
     let mut operations: Vec<&Operation<M>> = operations.iter().collect();
     operations.sort_by_key(|operation| operation.called);

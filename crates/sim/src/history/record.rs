@@ -49,7 +49,7 @@ pub struct Record {
 
 /// Operations of an agent that wait for an answer.
 ///
-/// Each has its index in `operations`; some have the time since which the agent waits.
+/// Each but `asked` has its index in `operations`; some have the time since which the agent waits.
 #[derive(Debug, Clone, Default)]
 struct Standing {
     joining: Option<(usize, u64)>,

@@ -8,7 +8,7 @@
 //! | a rank in a round | no other agent has it, and round numbers only grow |
 //! | the next round | it forms only after every member of this one has left it explicitly |
 //! | a leave is acknowledged | no later round counts the agent |
-//! | all have succeeded | all have reported so, and none of them receives that the round is over |
+//! | all have succeeded | all have reported so, and none receives instead that the round is over |
 //!
 //! A join takes effect twice: when the agent drops its current round and waits, and when it enters
 //! the next one. An agent that has ended, or may rightly count as lost, blocks no other agent.

@@ -52,7 +52,7 @@ pub struct Plan {
     pub connected: u32,
     /// `true` if fewer nodes can form a round.
     pub may_shrink: bool,
-    /// Number of restarts of each node.
+    /// Maximum number of restarts of each node.
     pub max_restarts: u32,
     /// Time that workers have to leave their function.
     pub abort_timeout: Duration,

@@ -8,7 +8,7 @@ use super::model::{Fork, Stage};
 use super::world::{Doing, Event, World};
 use crate::{Result, broken};
 
-/// Maximum number of handles that a worker collects.
+/// Number of handles above which the next operation of a worker drops one.
 const HANDLES: usize = 24;
 
 /// Returns the input that reports a value; the world draws whether it failed.
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Notifies the sender of a fork that the fork strayed.
+    /// Records that the sender abandons a fork on its way.
     pub(super) fn give_up(&mut self, fork: ForkId) {
         if let Some(it) = self.model.forks.get_mut(&fork)
             && it.stage == Stage::OnItsWay

@@ -32,7 +32,9 @@ pub struct Fork {
     pub from: Member,
     /// Member that has the fork, or will have it.
     pub holder: Member,
-    /// Fork from which this one was created; `None` if the owner created it.
+    /// Fork from which this one was created.
+    ///
+    /// `None` if the owner created it, or if it was created with its value.
     pub parent: Option<ForkId>,
     /// Progress of the fork.
     pub stage: Stage,

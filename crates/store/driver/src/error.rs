@@ -56,7 +56,8 @@ pub enum StoreError {
     /// No connection attempt succeeded in time.
     #[error(
         "cannot connect to the store at {peer} within {}ms (attempts: {attempts}, the last: {reason})\n\
-         help: check that rank 0 is running and that the address and port are right",
+         help: check that the process that hosts the store is running, and that the address and \
+         port are right",
         .elapsed.as_millis()
     )]
     Connect {
@@ -126,8 +127,8 @@ pub enum StoreError {
     #[error(
         "cannot {}: the reply of the store at {peer} needs at least {size} bytes \
          of memory, which exceeds the limit of {limit}\n\
-         help: check that it is the store of this job; for longer replies, raise \
-         `TcpStoreOptions::max_reply_bytes`",
+         help: check that it is the store of this job; in Rust, \
+         `TcpStoreOptions::max_reply_bytes` raises the limit",
         subject(.operation, .key)
     )]
     ReplyTooLong {

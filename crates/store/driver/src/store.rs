@@ -87,7 +87,9 @@ pub trait Store: Send + Sync + Debug {
     }
 
     /// Returns `true` if the store supports the extended calls directly.
-    /// These calls are `append`, `multi_get` and `multi_set`.
+    ///
+    /// These calls are `append`, `multi_get` and `multi_set`. `false` for a file store, as in
+    /// PyTorch.
     fn has_extended_api(&self) -> bool {
         false
     }

@@ -1,6 +1,7 @@
 //! The client's end of a connection.
 //!
-//! One operation at a time is in progress, and each has a time limit.
+//! One operation at a time is in progress. A wait may have no time limit; every other reply has
+//! one.
 //!
 //! ```text
 //!            Start            WAIT/BARRIER sent          deadline: CANCEL_WAIT sent

@@ -37,7 +37,7 @@ pub const LONGEST_KEY: usize = 16 << 20;
 /// Size of each of the two length fields, in bytes.
 const LENGTH: usize = 4;
 
-/// Error: a key or value is too long for the length field of a record.
+/// Error: a key or value is too long for a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a {what} of {length} bytes is too long for a store file (at most {most})")]
 pub struct TooLong {

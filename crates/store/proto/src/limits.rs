@@ -1,6 +1,4 @@
 //! Bounds of a server and of a client.
-//!
-//! A server closes a connection that exceeds its bounds.
 
 use std::time::Duration;
 
@@ -11,7 +9,8 @@ pub const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Bounds of one server.
 ///
-/// If a client exceeds a bound, the server closes only this client's connection.
+/// If a client exceeds a bound other than [`Limits::max_unsent_bytes`], the server closes only this
+/// client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum length of a key on the wire, including its leading `/`.

@@ -130,7 +130,9 @@ impl TestPeer {
         true
     }
 
-    /// Reads the available replies; `true` if any bytes were read.
+    /// Reads the available replies.
+    ///
+    /// `true` if any bytes were read, or if the connection has ended.
     pub fn take(&mut self) -> bool {
         self.take_up_to(usize::MAX)
     }
@@ -173,7 +175,7 @@ impl TestPeer {
         let _ = Socket::from(self.stream).set_linger(Some(Duration::ZERO));
     }
 
-    /// Waits until the server accepts or sends bytes.
+    /// Waits a short time for the server to accept or send bytes.
     fn is_ready(&self, wanted: PollFlags) -> bool {
         let timeout = Timespec::try_from(TAKES_NOTHING).ok();
         poll(&mut [PollFd::new(&self.stream, wanted)], timeout.as_ref())

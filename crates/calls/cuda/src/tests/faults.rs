@@ -145,8 +145,8 @@ fn meet(namespace: String, fault: Option<Fault>) -> Result<(), String> {
     cuda.meet(&block.freeze(), PEER)
 }
 
-const CONTAINERS: &str = "\nhelp: start the containers with one PID and IPC namespace (docker run \
-                          --pid=host --ipc=host)";
+const CONTAINERS: &str = "\nhelp: run all workers of a host in one PID and IPC namespace \
+                          (docker run --pid=host --ipc=host)";
 
 #[test]
 fn a_refusal_of_cuda_ipc_is_named() {

@@ -65,7 +65,7 @@ pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), 
         .collect();
     limits.check(payload.body.len(), &heads).map_err(|error| {
         let text = format!(
-            "the message is too large: {error}; to allow larger messages, raise `message_limit` of \
+            "the message is too large: {error}; to allow a larger total, raise `message_limit` of \
              `RpcOptions` on all workers"
         );
         RpcError::invalid(text)

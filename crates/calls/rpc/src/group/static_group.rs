@@ -301,9 +301,9 @@ impl Forming<'_> {
                 let (waited, all) = (self.limit.elapsed().as_secs_f64(), self.world_size);
                 let error = RpcError::late(&silent, |names| {
                     format!(
-                        "the RPC group was not formed within {waited:.1} s: of {all} workers, \
-                         {names} joined and then sent nothing more; check for workers that are \
-                         stopped or have exited"
+                        "the RPC group was not formed within {waited:.1} s (init_deadline): of \
+                         {all} workers, {names} joined and then sent nothing more; check for \
+                         workers that are stopped or have exited"
                     )
                 });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
@@ -378,8 +378,8 @@ impl Forming<'_> {
             .map(|(rank, _): (u32, _)| rank.to_string())
             .collect();
         let message = format!(
-            "the RPC group was not formed within {:.1} s: of {} workers, rank {} did not join; \
-             check whether {} running with the same store",
+            "the RPC group was not formed within {:.1} s (init_deadline): of {} workers, rank {} \
+             did not join; check whether {} running with the same store",
             self.limit.elapsed().as_secs_f64(),
             self.world_size,
             ranks.join(", "),

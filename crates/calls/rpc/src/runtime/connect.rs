@@ -335,7 +335,8 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, deadline: Instant) -> Resu
 fn ended(broken: &Broken) -> RpcError {
     let text = match broken {
         Broken::Closed => {
-            "the worker closed the connection immediately: it is shutting down".to_owned()
+            "the worker closed the connection immediately: it has exited, or is shutting down"
+                .to_owned()
         }
         Broken::Failed(error) => format!("the connection failed immediately: {error}"),
         Broken::Nonsense(error) => {

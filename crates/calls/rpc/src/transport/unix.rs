@@ -71,7 +71,7 @@ pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), S
     }
     Err(format!(
         "user {} is not allowed to connect to a worker of user {ours}: run all workers on a host \
-         as one user, or allow more users in the options",
+         as one user; in Rust, the options can allow more users",
         peer.user
     ))
 }

@@ -51,7 +51,7 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     let (connected, accepted) = between(foreign.clone(), &TransportOptions::default());
     let reason = format!(
         "user {ours} is not allowed to connect to a worker of user {ours}: run all workers on a \
-         host as one user, or allow more users in the options"
+         host as one user; in Rust, the options can allow more users"
     );
     match connected.unwrap_err() {
         TransportError::RefusedBy { reason: said, .. } => assert_eq!(said, reason),

@@ -66,7 +66,7 @@ impl Recorder {
             }
             Err(error) => {
                 let limit = LIMIT.as_secs();
-                warn!("cannot read the flight recorder of rank {rank} within {limit} s: {error}");
+                warn!("cannot read the flight recorder of rank {rank} (limit: {limit} s): {error}");
                 None
             }
         }

@@ -87,11 +87,11 @@ pub(crate) struct StoreArgs {
 
     /// Run as a voter of a job; ENDPOINTS is the list that its agents use.
     ///
-    /// A job on two machines can have its third voter on a third machine: `rdzv run
-    /// --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join a:29400,b,c` on c. The store
-    /// listens at the endpoint that belongs to its machine. Two of three voters are enough, so the
-    /// rendezvous continues after the loss of any one machine. A new job waits until all voters
-    /// run. A lost voter can be restarted at any time.
+    /// A job on two machines can have its third voter on a third machine: `rdzv run --rdzv-backend
+    /// c10d --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join a:29400,b,c` on c. The
+    /// store listens at the endpoint that belongs to its machine. Two of three voters are enough,
+    /// so the rendezvous continues after the loss of any one machine. A new job waits until all
+    /// voters run. A lost voter can be restarted at any time.
     #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
     join: Option<String>,
 
@@ -103,10 +103,9 @@ pub(crate) struct StoreArgs {
 
     /// Serve health, metrics and status over HTTP at this address.
     ///
-    /// The pages are those of `rdzv run`: `/` is 200 while the store makes progress, and 503
-    /// otherwise. `/metrics` is for Prometheus. `/status` shows the coordinator's group of voters
-    /// as JSON. A port without a host is served on 127.0.0.1. Port 0 selects a free port; with
-    /// LOGLEVEL=INFO, the store logs it.
+    /// `/` is 200 while the store makes progress, and 503 otherwise. `/metrics` is for Prometheus.
+    /// `/status` shows the coordinator's group of voters as JSON. A port without a host is served
+    /// on 127.0.0.1. Port 0 selects a free port; with LOGLEVEL=INFO, the store logs it.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
@@ -214,8 +213,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
         let Some(voter) = StoreVoter::listen(endpoints).map_err(misuse)? else {
             return Err(anyhow!(
-                "the endpoints of this machine in {list} are in use, probably by an agent that is \
-                 already the voter"
+                "cannot listen on any endpoint of this machine in {list}; an agent that is already \
+                 the voter may use the port"
             ));
         };
         if arguments.restarts > 0 {

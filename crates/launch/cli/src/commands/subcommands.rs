@@ -194,8 +194,11 @@ fn sentence(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return text.trim_end().to_owned();
     }
-    let first = text.lines().next().unwrap_or_default();
-    let problem = first.strip_prefix("error: ").unwrap_or(first);
+    // Missing arguments and possible values are on the lines after the first.
+    let lines = text.lines().take_while(|line| !line.is_empty());
+    let problem: Vec<&str> = lines.map(str::trim).collect();
+    let problem = problem.join(" ");
+    let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
     format!("rdzv: {problem}; see `rdzv --help`")
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct RendezvousArgs {
     /// Workers see it as TORCHELASTIC_RUN_ID. The names of log directories begin with it. With
     /// --standalone, or on one node with the static backend and neither --rdzv-endpoint nor
     /// --master-port, the default is a random UUID. In these cases, torchrun replaces even a
-    /// specified name. Otherwise, the default is `none`.
+    /// specified name. Otherwise, the default is `none`, or comes from Slurm (--scheduler).
     #[arg(long, value_name = "ID")]
     pub(crate) rdzv_id: Option<String>,
 
@@ -107,7 +107,7 @@ pub(crate) struct RendezvousArgs {
 
     /// Run on this node alone, on a free port.
     ///
-    /// Overrides backend and endpoint.
+    /// Overrides --rdzv-backend, --rdzv-endpoint and --master-port.
     #[arg(long)]
     standalone: bool,
 }
@@ -171,6 +171,7 @@ pub(super) struct RendezvousChoice<'a> {
 
 impl RendezvousChoice<'_> {
     /// Refuses spare nodes without a dynamic rendezvous.
+    /// With `is_strict`, also refuses `--standalone` with several nodes.
     ///
     /// Warns about flags whose effect with this backend may surprise the user.
     pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {
@@ -186,8 +187,8 @@ impl RendezvousChoice<'_> {
             ));
         }
         if self.spares > 0 && self.has_fixed_nodes() {
-            let problem = "a static rendezvous cannot have spare nodes: use a dynamic rendezvous, \
-                           such as --rdzv-backend c10d";
+            let problem = "spare nodes need a dynamic rendezvous, such as --rdzv-backend c10d, \
+                           without --standalone";
             return Err(Refusal::argument("--spares", problem));
         }
         let (backend, nodes) = (&self.arguments.rdzv_backend, self.nodes);
@@ -521,7 +522,7 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} contains '{endpoint}', which is not HOST:PORT; specify the addresses of voters, \
+            "{} contains '{endpoint}', which is not HOST:PORT; specify the endpoints of voters, \
              separated by commas, as `/status` and the log with LOGLEVEL=INFO show them",
             env::RDZV_CONTACT_POINTS
         ))),

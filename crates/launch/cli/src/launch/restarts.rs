@@ -52,8 +52,8 @@ pub(crate) struct RestartArgs {
     /// restarted agent joins the other nodes in the next round, and --max-restarts is not charged.
     /// If the agent hosted the rendezvous, the restarted agent or another voter hosts it. The
     /// default is 3 for several nodes with c10d over TCP, and 0 otherwise. A node with 0 turns off
-    /// the fence of its job. If such a node hosts c10d, it is the only voter unless --rdzv-conf
-    /// sets `voters`.
+    /// the fence of its job. If such a node hosts c10d at a single endpoint, it is the only voter
+    /// unless --rdzv-conf sets `voters`.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
 
@@ -69,7 +69,8 @@ pub(crate) struct RestartArgs {
 
     /// Seconds that a worker has to leave its function in a recovery (--in-process)
     ///
-    /// After this time, rdzv kills the worker and starts another one in its place.
+    /// After this time, rdzv kills the worker and starts another one in its place. If rdzv also
+    /// stops other workers, the time is at least the shutdown timeout.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = number::float)]
     abort_timeout: f64,
 
@@ -101,7 +102,7 @@ pub(crate) struct StopArgs {
     ///
     /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step, the 30 s are
     /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait). Unlike in torchrun,
-    /// the timeout applies after signals, at restarts and after failures of a sibling.
+    /// the timeout also applies at restarts and after failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }
@@ -132,7 +133,7 @@ impl RestartArgs {
 
     /// Resolves the wait at the end for other nodes.
     ///
-    /// `is_ours` is `false` for the link named `torchrun`.
+    /// `is_ours` is `true` only for `rdzv run`.
     pub(super) fn exit_barrier(
         &self,
         is_ours: bool,

@@ -12,7 +12,8 @@ use crate::terminal::{complain, show};
 
 /// Print the stacks of all ranks of a running job.
 ///
-/// Equal stacks are printed once, with their ranks. The stack of the fewest ranks comes first. The
+/// Without c10d on a store of rdzv, the command prints only the stacks of this agent's ranks. Equal
+/// stacks are printed once, with their ranks. The stack of the fewest ranks comes first. The
 /// innermost call is the first line. `py-spy` reads Python's calls without stopping the workers. If
 /// the agent finds no `py-spy` in PATH or next to the workers' interpreter, or if `py-spy` fails,
 /// the command prints the kernel's state.

@@ -24,8 +24,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Show a running job on the terminal: failures and waits first.
 ///
-/// The display attaches to any agent of the job, and shows all nodes and ranks of the job. It only
-/// reads: it can attach and detach at any time. Keys are on the last line of the screen.
+/// The display attaches to any agent of the job. With c10d on a store of rdzv, it shows all nodes
+/// and ranks of the job, otherwise those of this agent. It only reads: it can attach and detach at
+/// any time. Keys are on the last line of the screen.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &TopArgs) -> ExitCode {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
             return Err(ViewError::Selection(
                 "stdin and stdout must be a terminal\nhelp: `rdzv ps --json` and `rdzv stacks \
-                 --json` write to a file"
+                 --json` need no terminal"
                     .to_owned(),
             ));
         }

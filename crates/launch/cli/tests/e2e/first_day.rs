@@ -61,7 +61,7 @@ fn on_pod_1(job: Job) -> Job {
 
 #[test]
 fn variables_that_name_several_nodes_are_reported_without_a_flag() {
-    let line = "rdzv: the environment specifies 2 nodes (WORLD_SIZE=2, RANK=1, \
+    let line = "rdzv: the environment specifies 2 nodes or tasks (WORLD_SIZE=2, RANK=1, \
                 JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), but no flag does";
     let told = |ended: Ended| ended.stderr.matches(line).count();
     assert_eq!(told(on_pod_1(own("")).expect(0)), 1);

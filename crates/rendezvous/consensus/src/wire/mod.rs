@@ -134,7 +134,7 @@ pub enum ControlFrame {
         epoch: u64,
         /// Voter index of the receiver.
         voter_index: u8,
-        /// Current voters.
+        /// First voters, if the receiver is one of them; otherwise the current voters.
         voters: Vec<VoterId>,
     },
     /// Question for the endpoint of the coordinator.

@@ -356,7 +356,7 @@ fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Opti
     None
 }
 
-/// Returns the value of a key, or `None` if the value is too long for a run.
+/// Returns the value of a key; `None` if it is absent or too long for a run.
 fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
     let value = reach.value(key)?;
     (value.len() <= LONGEST_STATE).then(|| value.to_vec())

@@ -50,7 +50,7 @@ pub trait SharedState: Send {
     /// Registers `notice`, for changes of the state and for nodes that have ended.
     ///
     /// The backend calls it from any thread. Returns `false` if the backend cannot detect changes;
-    /// the driver then polls once a second.
+    /// the driver then polls at least once a second.
     ///
     /// # Errors
     ///

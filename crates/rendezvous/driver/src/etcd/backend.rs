@@ -27,7 +27,7 @@ pub(crate) const OPTIONS: [&str; 10] = [
 
 /// Creates one node's rendezvous over etcd.
 ///
-/// The join sends the first request to the server.
+/// The thread of the watch sends the first request to the server.
 pub(crate) fn from_parameters(
     parameters: &RendezvousParameters,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {

@@ -4,7 +4,7 @@
 //! the same port as gRPC (etcd 3.4 and later, enabled by default). etcd has three advantages over a
 //! store that an agent hosts:
 //!
-//! * Each node has a lease: the server's clock alone decides when a node is lost.
+//! * Each node has a lease, so the server notices when a node ends.
 //! * Nodes use a watch, so no node polls.
 //! * The state survives the loss of any agent, and a restart of the server during a round.
 //!

@@ -22,8 +22,8 @@ use crate::dynamic::shared::{SharedState, StateToken, Written};
 
 /// State of one run, shared through etcd's v3 API.
 ///
-/// Dropping it stops its watch and its leases. The agents' stores that it has returned remain
-/// usable.
+/// Dropping it stops its watch and ends the lease of this node. The agents' stores that it has
+/// returned remain usable.
 #[derive(Debug)]
 pub struct EtcdState {
     client: Client,

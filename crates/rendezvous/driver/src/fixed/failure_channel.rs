@@ -1,10 +1,10 @@
 //! Notices of permanent failures between static nodes.
 //!
-//! Nothing else in a static rendezvous reports a failure: the other nodes would continue, and hang
-//! in their collectives or at the exit barrier. A node that fails permanently therefore writes a
-//! notice to one key per other node. Each node waits for its key on a separate connection, without
-//! polling. Only the first notice counts. A node ends its wait by an empty notice to itself. Nodes
-//! of `torchrun` neither write nor read these keys.
+//! Without a notice, the other nodes would continue, and hang in their collectives or at the exit
+//! barrier. A node that fails permanently therefore writes a notice to one key per other node. Each
+//! node waits for its key on a separate connection, without polling. Only the first notice counts.
+//! A node ends its wait by an empty notice to itself. Nodes of `torchrun` neither write nor read
+//! these keys.
 
 use std::io;
 use std::sync::{Arc, OnceLock};

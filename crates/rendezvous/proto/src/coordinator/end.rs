@@ -1,8 +1,8 @@
 //! The end of a connection, which may prove the end of the agent's process.
 //!
-//! A running agent's connection may close. The agent then has
-//! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to reattach. If it does not, it is lost *by
-//! silence*, and its workers may still be running. The agent has *certainly ended* if:
+//! A running agent's connection may close. An agent that can reattach then has at least
+//! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to do so. If it does not, it is lost *by silence*,
+//! and its workers may still be running. The agent has *certainly ended* if:
 //!
 //! 1. its connection's stream has ended cleanly, with an end of stream. A reset or a kernel timeout
 //!    does not count.
@@ -31,11 +31,11 @@
 //! about time. It does not hold for a worker that has changed its user and so has lost its death
 //! signal. It does not hold for a worker that the kernel cannot kill (state D) either.
 //!
-//! The proof allows the round to continue without the agent, like the report of a successor. The
-//! round is torn (`runs/silent.rs`). If agents have a fence, the coordinator does not wait for the
-//! end of this agent's lease. The proof says nothing about a coordinator in that process. Some
-//! agents do not send their address: agents of earlier versions, agents of torchrun, and agents in
-//! a process with other purposes, which may share its descriptors.
+//! Like the report of a successor, the proof tears the round (`runs/silent.rs`), so the next round
+//! can form without the agent. If agents have a fence, the coordinator does not wait for the end of
+//! this agent's lease. The proof says nothing about a coordinator in that process. Some agents do
+//! not send their address: agents of earlier versions, agents of torchrun, and agents in a process
+//! with other purposes, which may share its descriptors.
 
 use std::time::Duration;
 

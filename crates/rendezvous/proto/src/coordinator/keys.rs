@@ -49,7 +49,9 @@ pub(super) fn state(run: &str) -> Vec<u8> {
     format!("{PREFIX}{run}").into_bytes()
 }
 
-/// Returns the run whose state has this key; `None` for other keys.
+/// Returns the run, if the key is that of a state.
+///
+/// `None` for a key without the prefix. The keys of a round have the prefix too.
 pub(super) fn run_of(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)
 }

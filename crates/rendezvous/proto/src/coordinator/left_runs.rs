@@ -47,7 +47,7 @@ impl LeftRuns {
         self.ends.set(run, end);
     }
 
-    /// Removes a run that an agent requests. Returns `true` if all had left it.
+    /// Removes a run that an agent requests. Returns `true` if it was listed here.
     pub(super) fn remove(&mut self, run: &str) -> bool {
         self.forms.remove(run);
         self.ends.remove(run)
@@ -69,7 +69,7 @@ impl LeftRuns {
         form.is_some() && form == value.map(digest)
     }
 
-    /// `true` if all agents have left the run.
+    /// `true` if the run is listed here.
     pub(super) fn has(&self, run: &str) -> bool {
         self.forms.contains_key(run)
     }

@@ -1,4 +1,4 @@
-//! The coordinator of rendezvous: the only writer of the states of many runs.
+//! The coordinator of rendezvous decides for the native agents of many runs.
 //!
 //! The coordinator runs beside a store server. Agents that share a state through compare-and-set
 //! race for every change, and all but one lose each race. A coordinator instead receives operations
@@ -12,14 +12,15 @@
 //!   reads and writes of torchrun's agents
 //! ```
 //!
-//! * Joins commute: ranks follow the order of the nodes, not of their arrival.
+//! * Joins of one round commute: ranks depend on the names of the nodes and on their ranks in the
+//!   last round, not on the order of arrival.
 //! * An operation costs O(log N), a round O(N), because the coordinator announces the end of a
 //!   round only once.
 //! * Agents of torchrun find the same state under their key. The coordinator writes their form of
 //!   it before one of them reads the key, and reads it after one of them has written. Their
 //!   compare-and-set fails if the state has changed since they read it.
-//! * The coordinator forgets a run without native agents. All its state is then under torchrun's
-//!   key, which the coordinator removes after an hour.
+//! * The coordinator forgets a run without native agents. Its state is then under torchrun's key.
+//!   The coordinator removes the key after an hour, unless its value has changed.
 //!
 //! | file | content |
 //! |---|---|
@@ -134,7 +135,7 @@ pub enum Input<'a> {
     },
     /// The number of voters behind the coordinator.
     ///
-    /// With three or more, rounds have a [fence](crate::fence).
+    /// With three or more, rounds can have a [fence](crate::fence).
     Voters(u32),
     /// The coordinator's process has decided to exit.
     Ending,

@@ -2,8 +2,8 @@
 //!
 //! The record lives outside the coordinator's process, in two slots that are written alternately,
 //! because a writer may die at any byte. The coordinator writes the record before it notifies any
-//! agent of its content. So a coordinator that starts with the record knows every round that was
-//! ever announced.
+//! agent of its content. So a coordinator that starts with the record knows the last announced
+//! round of each run.
 //!
 //! ```text
 //!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, address,
@@ -33,13 +33,13 @@ pub struct Note {
     ///
     /// Runs may have had rounds that are not recorded here.
     pub is_partial: bool,
-    /// `host:port` of the other members, if the process is or may be in a group.
+    /// `host:port` of the other voters, or of possible members of a group.
     ///
     /// If the list is not empty, the next process here must not continue alone.
     pub voters: Vec<String>,
     /// `host:port` of the process, if it is a member of a group.
     pub address: String,
-    /// The number of earlier logs, and an index in the current log.
+    /// Number that orders the logs of the cluster, and an index in the current log.
     pub applied: (u64, u64),
     /// `true` if the process was a voter of that group.
     pub votes: bool,
@@ -61,7 +61,7 @@ pub struct RunNote {
     pub closed: bool,
     /// `true` if all workers of the round have succeeded.
     pub succeeded: bool,
-    /// The longest lease of its participants; zero if none has one.
+    /// The lease of its participants; zero unless all of them have one.
     pub lease: Duration,
     /// `true` if a participant will certainly never run the round's workers again.
     pub torn: bool,

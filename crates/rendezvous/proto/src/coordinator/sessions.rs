@@ -18,7 +18,9 @@ use rdzv_core::time::{Mono, Now, earliest};
 
 /// Time in which an agent must reattach after its connection has broken.
 ///
-/// Otherwise the agent is lost. The loss must be known within 250 ms.
+/// Otherwise the agent is lost. The time is longer for an agent that has a lease or whose machine
+/// was silent, and shorter after the proven end of its process. In other cases, the loss must be
+/// known within 250 ms.
 pub const REATTACH_WITHIN: Duration = Duration::from_millis(240);
 
 #[derive(Debug, Default)]
@@ -238,7 +240,7 @@ impl Sessions {
 
     /// Returns the agents declared lost by silence, and those that get a pulse.
     ///
-    /// If this process was delayed (`late`), heartbeats may still be unread, and all agents get
+    /// If this process was delayed (`late`), heartbeats may still be unread, and silent agents get
     /// more time.
     pub(super) fn lost_agents(&mut self, now: Now, late: bool, limits: &Limits) -> Due {
         let (now, mut expired) = (now.mono, Due::default());

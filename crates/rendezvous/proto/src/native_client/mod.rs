@@ -153,7 +153,7 @@ pub enum Output {
     },
     /// A lease of the workers of a round.
     ///
-    /// In a round with a fence, the first lease comes before [`Output::Joined`].
+    /// In a round that forms with a fence, the first lease comes before [`Output::Joined`].
     Lease {
         /// The round.
         round: u64,
@@ -193,7 +193,7 @@ pub struct FormedRound {
     pub rank: u32,
     /// Number of agents.
     pub world_size: u32,
-    /// Ranks of the agent's workers, if all agents are native.
+    /// Ranks of the agent's workers, if the coordinator has assigned them.
     pub assignment: Option<Assignment>,
     /// Ranks of workers whose node was not in the last round.
     ///

@@ -2,9 +2,9 @@
 //!
 //! A write fails if another agent has written since the last read. With many simultaneous writers,
 //! most of the work is lost. Retries without a pause make this worse with every agent. So after a
-//! lost write, an agent waits for a random part of a window and reads again. The window doubles
-//! with every loss. After the end of a round, for example, many agents are about to write. Then
-//! each agent picks a random moment in the time that all of them need.
+//! lost write, an agent waits for a random part of a window. The window doubles with every loss.
+//! After the end of a round, for example, many agents are about to write. Then each agent picks a
+//! random moment in the time that all of them need.
 
 use std::time::Duration;
 
@@ -77,10 +77,10 @@ impl Pace {
         self.losses = 0;
     }
 
-    /// Returns the pause after a lost write; it is zero if the write is `urgent`.
+    /// Returns the pause after a lost write.
     ///
-    /// Urgent writers retry immediately with the state from the answer. One of them wins in every
-    /// round trip, which is the maximum rate of the store.
+    /// Without a maximum from the settings, `urgent` writers retry immediately with the state from
+    /// the answer. One of them wins in every round trip, which is the maximum rate of the store.
     pub(super) fn lost(&mut self, urgent: bool) -> Duration {
         self.losses = self.losses.saturating_add(1);
         let window = if self.backoff_max > Duration::ZERO {

@@ -95,7 +95,7 @@ pub(super) fn rounds(runs: &BTreeMap<String, RunNote>) -> u32 {
 
 /// Position up to which the log of a group is applied.
 ///
-/// The first number counts the earlier logs or their terms; the second one is an index.
+/// The first number orders the logs of the cluster; the second one is an index.
 pub(super) fn applied(group: &Group) -> (u64, u64) {
     ((group.id >> 64) as u64, group.consensus.applied())
 }
@@ -220,7 +220,8 @@ impl Voter {
 
     /// Leaves a group that can never decide again, and keeps its memory.
     ///
-    /// The group is lost if members of its majority have certainly ended.
+    /// A voter leaves when the voters that have not certainly ended cannot form a majority. A
+    /// learner leaves when the group has no leader.
     pub(super) fn leave_if_lost(&mut self, now: Now) {
         let Some(group) = &self.group else { return };
         let alive = self.all_connected();

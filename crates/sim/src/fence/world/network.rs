@@ -5,7 +5,7 @@ use rdzv_core::ident::ConnId;
 use super::{Event, Link, MACHINES, MS, World};
 
 impl World {
-    /// Notifies both ends of a connection that it has closed.
+    /// Closes a connection, and notifies its voter, and its agent if it has one.
     pub(super) fn hang_up(&mut self, id: ConnId) {
         if let Some(link) = self.links.remove(&id) {
             self.time.at(self.time.now, Event::VoterHears(link.to, id));

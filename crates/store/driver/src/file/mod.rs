@@ -10,8 +10,8 @@
 //! * A waiter sleeps until the file changes (see `watch.rs`). PyTorch polls 100 times a second.
 //! * A wait for the lock ends after the timeout, but at the earliest after 1 s, with an error that
 //!   names the lock.
-//! * The last store object removes the file while it holds the lock. Processes that were waiting
-//!   for the lock then continue with a new file.
+//! * With a world size, the last store object removes the file while it holds the lock. Processes
+//!   that were waiting for the lock then continue with a new file.
 //! * `append`, `multi_set` and `multi_get` are atomic, unless a `multi_set` fails or its process
 //!   dies before it has written all records.
 //! * A missing directory, or a file that is not a store, is reported as an error immediately. The

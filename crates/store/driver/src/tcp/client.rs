@@ -638,7 +638,7 @@ fn check_value(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::Argument(format!(
-        "the value for key {} has {} bytes, but a server accepts at most {most}; divide it among \
+        "the value for key {} has {} bytes, but a request can have at most {most}; divide it among \
          several keys",
         shown(&text(key)),
         value.len()

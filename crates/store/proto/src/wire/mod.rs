@@ -3,8 +3,8 @@
 //! The client and the server use the same encoding.
 //!
 //! There are no frames. A connection is a stream of requests; each is an opcode and the body of
-//! that opcode. Replies have no opcode and come in the order of requests. All numbers are
-//! little-endian.
+//! that opcode. Replies have no opcode and come in the order of requests, but the reply to a wait
+//! comes when the wait is over. All numbers are little-endian.
 //!
 //! ```text
 //!   request   +----+------------------+

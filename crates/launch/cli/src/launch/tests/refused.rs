@@ -140,8 +140,8 @@ fn a_static_rendezvous_with_spare_nodes_is_refused() {
     let refusal = case(&["--nnodes", "4", "--spares", "1", "s.py"]).refusal();
     assert_eq!(
         refusal.plain(),
-        "--spares: a static rendezvous cannot have spare nodes: use a dynamic rendezvous, such as \
-         --rdzv-backend c10d"
+        "--spares: spare nodes need a dynamic rendezvous, such as --rdzv-backend c10d, without \
+         --standalone"
     );
     assert!(matches!(refusal, Refusal::Parser { .. }));
 }

@@ -196,7 +196,7 @@ fn a_job_does_not_begin_before_every_voter_is_there() {
     gate.open();
     let first = [1, 2].map(|_| node(&point, &gate));
     for node in &first {
-        node.stderr.await_text("waiting for all voters to join", 1);
+        node.stderr.await_text("waiting for the voters to join", 1);
         assert_eq!(node.stdout.so_far(), "");
     }
     let last = node(&point, &gate);
@@ -225,7 +225,7 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     };
     let others = [with(&right), with(&right)];
     for node in &others {
-        node.stderr.await_text("waiting for all voters to join", 1);
+        node.stderr.await_text("waiting for the voters to join", 1);
     }
     let began = Instant::now();
     let ended = with(&wrong).wait().expect(1);

@@ -33,12 +33,13 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Advice if voters cannot be reached.
-const REMEDY: &str = "check that an agent with the same list of endpoints is running at each \
-                      endpoint, or wait longer with --rdzv-conf join_timeout=SECONDS";
+const REMEDY: &str = "check that an agent or `rdzv store --join` with the same list of endpoints \
+                      is running at each endpoint, or wait longer with --rdzv-conf \
+                      join_timeout=SECONDS";
 
 /// Advice if voters of an open group cannot be reached.
 const REMEDY_OPEN: &str = "check that an agent of the job is running at the endpoint, or set \
-                           RDZV_CONTACT_POINTS to the addresses of its voters; --rdzv-conf \
+                           RDZV_CONTACT_POINTS to the endpoints of its voters; --rdzv-conf \
                            join_timeout=SECONDS waits longer";
 
 /// Joins the elected coordinator, as a voter if an endpoint is on this machine.
@@ -186,7 +187,7 @@ pub(super) fn await_coordinator(
             tracing::warn!(
                 target: reminder::TARGET,
                 left,
-                "waiting for all voters to join and elect a coordinator ({what}); {left} s left"
+                "waiting for the voters to join and elect a coordinator ({what}); {left} s left"
             );
         }
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
@@ -201,7 +202,7 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
     Arc::new(move || Wait {
         case: Case::W5,
         sentence: format!(
-            "waiting for all voters to join and elect a coordinator ({what}); {} s left",
+            "waiting for the voters to join and elect a coordinator ({what}); {} s left",
             timeout.saturating_sub(started.elapsed()).as_secs()
         ),
         missing: missing.clone(),

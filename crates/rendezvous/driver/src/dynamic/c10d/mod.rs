@@ -25,8 +25,9 @@
 //!   [`rdzv_rendezvous_proto::silence`].
 //! * `fence` (`auto`): `auto` or `off`. With `auto` and three or more voters, a node suspends its
 //!   workers while no majority of the voters confirms its lease.
-//! * `rank_order` (`sticky`): with `sticky`, nodes keep their ranks in the next round. With
-//!   `sorted`, every round sorts its nodes, as with torchrun.
+//! * `rank_order` (`sticky`, or `sorted` if [`RendezvousParameters::sorts_ranks`] is set): with
+//!   `sticky`, nodes keep their ranks in the next round. With `sorted`, every round sorts its
+//!   nodes, as with torchrun.
 //! * `fence_kill` (60 s): time after which suspended workers are killed.
 //! * `recover` (`false`): `true` confirms that the previous coordinator and all missing agents have
 //!   exited.
@@ -86,7 +87,7 @@ struct Connection {
     backend: Box<dyn RendezvousBackend>,
     /// Store server that this node hosts.
     server: Option<Arc<TcpStoreServer>>,
-    /// Server of this node's voter, if the voter is not at the endpoint.
+    /// Server of this node's voter, if it is another one than `server`.
     voter: OwnVoter,
     is_observed: bool,
 }

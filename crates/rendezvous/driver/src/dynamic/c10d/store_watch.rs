@@ -1,8 +1,8 @@
 //! Detection of changes to a state in a store.
 //!
-//! A file reports changes. A TCP store does not, so this agent polls once a second, which also
-//! shows the changes of torchelastic agents. An agent of rdzv additionally creates a side key for a
-//! moment after each write that others wait for. The other agents wait for the side key on a
+//! A file reports changes. A TCP store does not, so this agent polls at least once a second, which
+//! also shows the changes of torchelastic agents. An agent of rdzv additionally creates a side key
+//! for a moment after each write that others wait for. The other agents wait for the side key on a
 //! separate connection:
 //!
 //! ```text

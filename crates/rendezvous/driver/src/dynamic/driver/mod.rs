@@ -210,8 +210,6 @@ impl Driver {
     }
 
     /// Sends a command and returns the answer of the task.
-    ///
-    /// The task answers immediately, or after one operation.
     fn ask<T>(
         &self,
         command: impl FnOnce(mpsc::SyncSender<T>) -> Command,

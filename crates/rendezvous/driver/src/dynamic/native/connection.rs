@@ -32,7 +32,9 @@ use crate::fence;
 use crate::runtime::{Calls, Task, blocking, sleep, spawn};
 use crate::{Change, JoiningAgent, Observer, Onlookers, RendezvousError};
 
-/// Time limit of one attempt to reconnect. Users get reports between attempts.
+/// Time limit to reconnect without a search, and to send a piece of data.
+///
+/// Users get reports between attempts.
 const ONE_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Time limit for the answer to the last `Leave`, after which the task ends.

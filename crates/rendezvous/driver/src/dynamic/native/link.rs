@@ -1,10 +1,11 @@
 //! Connection of an agent.
 //!
-//! The connection closes cleanly only after `Detach`, or with the process.
+//! If the end of the connection may mean the end of the process, the connection closes cleanly only
+//! after `Detach`, or with the process.
 //!
 //! A coordinator may treat the end of the stream as the end of the process and its workers, which
 //! the kernel then kills. `rdzv_rendezvous_proto::coordinator` lists the conditions. A live process
-//! therefore never just closes a stream. It first sends [`Operation::Detach`], or resets the
+//! therefore never just closes such a stream. It first sends [`Operation::Detach`], or resets the
 //! connection. No other process inherits the descriptor, so the kernel closes the connection when
 //! this process ends.
 

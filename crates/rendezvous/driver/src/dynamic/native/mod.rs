@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
 //! | `connection.rs`, `onlooking.rs` | the task of the connection; its reports to onlookers |
-//! | `link.rs` | the connection, which closes cleanly only after `Detach`, or with its process |
+//! | `link.rs` | the connection, and the ways to close it |
 
 mod connection;
 mod link;
@@ -54,7 +54,7 @@ pub struct NativeOptions {
     pub store: Arc<TcpStore>,
     /// Run to join.
     pub run_id: RunId,
-    /// Numbers of nodes and time limits, the same for all agents of a run.
+    /// Numbers of nodes, and time limits.
     pub settings: Settings,
     /// This agent. Other nodes reach the workers' store at its address.
     pub node: NodeDesc,
@@ -373,16 +373,19 @@ impl RendezvousBackend for Native {
                 None => passed.recv().map_err(Into::into),
             };
             passed.unwrap_or_else(|error| {
-                let (what, elapsed) = match error {
-                    mpsc::RecvTimeoutError::Timeout => (
-                        format!("the workers of other nodes have not finished round {round}"),
-                        timeout,
-                    ),
+                let endpoint = endpoint.clone();
+                Err(match error {
+                    mpsc::RecvTimeoutError::Timeout => RendezvousError::Unreachable {
+                        what: format!("the workers of other nodes have not finished round {round}"),
+                        endpoint,
+                        elapsed: timeout,
+                        remedy: "check the logs of the other nodes, or wait longer with \
+                                 --exit-barrier-timeout SECONDS",
+                    },
                     mpsc::RecvTimeoutError::Disconnected => {
-                        (format!("round {round} is over"), None)
+                        unreachable(endpoint, format!("round {round} is over"), None)
                     }
-                };
-                Err(unreachable(endpoint.clone(), what, elapsed))
+                })
             })
         }))
     }

@@ -22,7 +22,7 @@ const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
 
 /// Starts the server of this agent, if it gets one of the endpoints.
 ///
-/// If several endpoints are on one machine, each agent there gets one.
+/// If several endpoints are on one machine, each of them goes to another agent there.
 pub(in crate::dynamic) fn serve(
     endpoints: &[Endpoint],
     options: &Options,

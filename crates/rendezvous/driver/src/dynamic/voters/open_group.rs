@@ -2,8 +2,8 @@
 //!
 //! The agent at the endpoint runs the first voter, which coordinates immediately. Other agents
 //! become voters on request of the coordinator ([`VoterCandidate`]). Each of them then has a server
-//! at a separate port, or at the endpoint if no process listens there. The agent that replaces a
-//! killed agent finds its sockets, and a record with the endpoints of the other members.
+//! at a separate port, or at the endpoint if that is vacant and on its machine. The agent that
+//! replaces a killed agent finds its sockets, and a record with the endpoints of the other members.
 
 use std::net::TcpListener;
 use std::{io, slice};

@@ -1,7 +1,8 @@
 //! The fence of a round, and the leases of its participants.
 //!
 //! A lease needs a majority that survives the loss of any node, so a round can have a fence only
-//! while the coordinator has three voters or more. Either all participants have a lease, or none:
+//! while the coordinator has three voters or more. The record contains a lease for all
+//! participants, or for none:
 //!
 //! | event | recorded before | the participants receive |
 //! |---|---|---|
@@ -12,8 +13,8 @@
 //! | an agent reattaches | – | `Fence`, as recorded |
 //!
 //! A recorded lease guarantees that the workers of each silent participant are suspended in time.
-//! The next coordinator relies on it. A participant that may have a lease is not lost before the
-//! end of the lease, even without a record. It has none after it has sent `Lifted`.
+//! The next coordinator relies on it. A participant that may have a lease is not lost by silence
+//! before the end of the lease, even without a record. It has none after it has sent `Lifted`.
 
 use std::time::Duration;
 

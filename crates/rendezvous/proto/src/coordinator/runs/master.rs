@@ -16,8 +16,8 @@ use rdzv_core::time::{Mono, Now};
 
 /// Time to wait for a `torchrun` rank 0 before searching earlier rounds.
 ///
-/// Usually the search starts earlier, when rank 0 stores its role. Rank 0 stores no role if all
-/// nodes are alike.
+/// Usually the search starts earlier, when rank 0 stores the port or its role. Rank 0 stores no
+/// role if all nodes are alike.
 const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of earlier rounds that the coordinator searches.

@@ -179,7 +179,10 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
         || settings.node_timeout < silence::LEAST
         || times.iter().any(|time| *time > LONGEST)
     {
-        Some("the timeouts must be positive and less than ten years".to_owned())
+        Some(format!(
+            "keep_alive_interval must be positive, keep_alive_max_attempt must be from 1 to \
+             {MOST_ATTEMPTS}, node_timeout must be at least 0.5 s, and no time may exceed ten years"
+        ))
     } else {
         None
     }
@@ -316,9 +319,10 @@ impl Run {
         self.record.succeeded && self.record.round == round
     }
 
-    /// Returns the joined nodes, for an agent that waits for a round.
+    /// Returns the joined nodes, for a spare or a participant of a forming round.
     ///
-    /// `None` for agents of version 0.1, which send no program: they do not understand the answer.
+    /// `None` for agents of earlier versions, which send no program: they do not understand the
+    /// answer.
     pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
         self.agents.get(node)?.join.program.as_ref()?;
         let participants = &self.nodes.participants;

@@ -1,7 +1,7 @@
 //! torchrun's form of the state, and changes by agents of torchrun.
 //!
 //! Native agents write no heartbeats into the state. The coordinator writes a current heartbeat for
-//! each that is connected. An agent of torchrun is lost when its heartbeat has not changed for some
+//! each that is not lost. An agent of torchrun is lost when its heartbeat has not changed for some
 //! time on the coordinator's clock. So the clocks of agents do not matter.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -29,7 +29,9 @@ pub enum Event {
         rank: u32,
         /// Number of participants.
         world_size: u32,
-        /// Ranks of the agent's workers, if every participant is native.
+        /// Ranks of the agent's workers.
+        ///
+        /// `None` unless every participant is native and has sent its number of workers.
         assignment: Option<Assignment>,
         /// Ranks of workers whose node was not in the last round.
         ///
@@ -69,13 +71,13 @@ pub enum Event {
     Left,
     /// The coordinator is running.
     ///
-    /// An agent that waits for a round also receives the nodes that have joined.
+    /// A spare, or an agent in a forming round, also receives the nodes that have joined.
     Alive(Option<Arrived>),
-    /// The event [`Alive`](Self::Alive) with messages for viewers.
+    /// The event [`Alive`](Self::Alive) with messages of agents.
     ///
     /// Agents of earlier versions read `Alive`.
     Reports {
-        /// The nodes that have joined, for an agent that waits for a round.
+        /// The nodes that have joined, as in [`Alive`](Self::Alive).
         arrived: Option<Arrived>,
         /// Number that changes when a viewer attaches; 0 while there is none.
         watch: u32,
@@ -89,7 +91,7 @@ pub enum Event {
         /// Number of nodes that wait for the next round.
         waiting: u32,
     },
-    /// The agent has a session; the coordinator has a successor if it dies.
+    /// The agent has a session; the coordinator may have a successor if it dies.
     ///
     /// The coordinator sends it only to agents that number their joins.
     Attached(Authority),
@@ -107,8 +109,8 @@ pub enum Event {
     },
     /// The coordinator of the agent's round, at another address, may be running.
     ///
-    /// The run is undecided until the user confirms that this other coordinator has exited. Only
-    /// for agents that send [their address](super::Join::from).
+    /// The run is undecided until this other coordinator has certainly ended. Only for agents that
+    /// send [their address](super::Join::from).
     Undecided {
         /// Numeric address and port of the other coordinator.
         address: String,
@@ -142,7 +144,7 @@ pub enum Event {
 pub struct Authority {
     /// Random id of the sequence, drawn by the first coordinator.
     pub cluster: u64,
-    /// Number of coordinators in the sequence before this one.
+    /// Number of this coordinator in the sequence; later ones have higher numbers.
     pub epoch: u32,
     /// Time for which agents wait for a successor; zero if there will be none.
     pub timeout: Duration,

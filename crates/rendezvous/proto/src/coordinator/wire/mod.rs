@@ -20,7 +20,8 @@
 //!                   then nothing or 0: u32 (earlier versions: the time of a fence in ms),
 //!                   node timeout ms u32, the agent's address text (empty: not sent),
 //!                   its choice of a fence: u8 (0 none, 1 off, 2 auto),
-//!                   then nothing or 1: u8 (every round sorts its nodes)
+//!                   then nothing or u8 (1: every round sorts its nodes),
+//!                   then nothing or its lost ranks: u8 count of u32
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat  nothing or flags: u8 (1: the agent has a viewer, 2: for all agents), message
@@ -42,7 +43,8 @@
 //!                              | kind: u8 | length: u32 | fields ...            |
 //!                              +----------+-------------+-----------------------+
 //!   1 formed        round: u64, rank: u32, world size: u32, then nothing or
-//!                   assignment: base rank, world size, base role rank, role world size, u32 each
+//!                   assignment: base rank, world size, base role rank, role world size, u32 each,
+//!                   then nothing or the replaced ranks: u32 count of u32
 //!   2 master        round: u64, addr: text, port: u16
 //!   3 membership    round: u64, waiting: u32, reason: text
 //!   4 peer failed   node: text, reason: text
@@ -65,9 +67,9 @@
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! Agents send operations from 0x27 on only to coordinators that have sent `attached`. Coordinators
-//! send events from 10 on only to agents that number their joins. So agents and coordinators of
-//! earlier versions receive none of them.
+//! Agents send operations from 0x27 on only to coordinators that have sent `attached`, and to their
+//! successors. Coordinators send events from 10 on only to agents that number their joins. So
+//! agents and coordinators of earlier versions receive none of them.
 //!
 //! Parsers trust no length. They ignore fields that a later version adds at the end.
 

@@ -50,7 +50,7 @@ pub struct ServerOptions {
     /// Sockets that are already bound, used instead of `host`.
     /// `port` must be 0 or the port of these sockets.
     pub listeners: Vec<TcpListener>,
-    /// Limits of the server. It closes a connection that exceeds one of them.
+    /// Limits of the server.
     pub limits: Limits,
     /// Rule for admitting clients. By default every client is admitted.
     pub admission: Admission,
