@@ -25,6 +25,17 @@ pub struct RemoteError {
     pub details: Vec<u8>,
 }
 
+impl RemoteError {
+    /// Creates the failure of a function that panicked.
+    pub(crate) fn panic(message: String) -> Self {
+        Self {
+            type_name: "panic".to_owned(),
+            message,
+            ..Self::default()
+        }
+    }
+}
+
 /// Error from a call or from a group operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -62,6 +73,13 @@ impl RpcError {
     /// Creates the error of a worker that is shutting down.
     pub(crate) fn stopping() -> Self {
         Self::new(RpcErrorKind::Stopping, "this worker is shutting down")
+    }
+
+    /// Creates the error of a function that failed.
+    pub(crate) fn of_function(remote: RemoteError) -> Self {
+        let mut error = Self::new(RpcErrorKind::Remote, remote.to_string());
+        error.remote = Some(Box::new(remote));
+        error
     }
 
     /// Returns a function that wraps a failure as [`RpcErrorKind::Internal`].

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::error::RpcError;
+use crate::error::{RemoteError, RpcError};
 
 /// Result of a call, before it is decoded.
 pub(crate) type Answer = Result<Payload, RpcError>;
@@ -33,7 +33,7 @@ impl Payload {
 /// Continuation that receives an answer in every case.
 ///
 /// If `Then` is dropped before it has received an answer, the function receives the error of a
-/// stopping agent.
+/// stopping agent, or of a panic.
 pub(crate) struct Then<F: FnOnce(Answer)>(Option<F>);
 
 impl<F: FnOnce(Answer)> Then<F> {
@@ -51,7 +51,12 @@ impl<F: FnOnce(Answer)> Then<F> {
 impl<F: FnOnce(Answer)> Drop for Then<F> {
     fn drop(&mut self) {
         if let Some(then) = self.0.take() {
-            then(Err(RpcError::stopping()));
+            then(Err(if std::thread::panicking() {
+                let text = "the function panicked before it answered";
+                RpcError::of_function(RemoteError::panic(text.to_owned()))
+            } else {
+                RpcError::stopping()
+            }));
         }
     }
 }

@@ -198,17 +198,20 @@ pub(crate) fn is_registered(parts: &[Received]) -> bool {
         .any(|part| matches!(part, Received::Elsewhere(_)))
 }
 
+/// `true` if this thread reads the parts itself.
+pub(crate) fn is_quick(frame: &Frame) -> bool {
+    frame.parts.iter().map(length).sum::<u64>() <= QUICK || !is_driver()
+}
+
 /// Reads the lent parts, and then calls `then` with the whole message.
-/// If the parts exceed `QUICK`, the driver leaves this to another thread. Otherwise the calling
-/// thread reads immediately.
+/// This thread reads if the parts [are quick to read](is_quick), and another one otherwise.
 pub(crate) fn fetch(
     runtime: &Handle,
     frame: Frame,
     lending: &Arc<Lending>,
     then: impl FnOnce(Answer) + Send + 'static,
 ) {
-    let total: u64 = frame.parts.iter().map(length).sum();
-    if total <= QUICK || !is_driver() {
+    if is_quick(&frame) {
         return then(gathered(frame, lending));
     }
     let lending = Arc::clone(lending);

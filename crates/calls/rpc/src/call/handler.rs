@@ -13,10 +13,9 @@ use crate::channel::slot::{Promise, Slot};
 use crate::error::RpcError;
 use crate::payload::Then;
 use crate::rref::{self, Keep, ValueMethod};
-use crate::runtime::codec;
 use crate::runtime::core::{CallContext, MethodBody};
 use crate::runtime::method::Method;
-use crate::runtime::run::{at_once, failed, steps};
+use crate::runtime::run::{at_once, caught, decoded, encoded, failed, steps};
 use crate::service::functions::{self, Respond};
 
 /// Type that a method can have as its argument.
@@ -190,7 +189,7 @@ impl<O: Serialize> Responder<O> {
     /// Answers the call.
     /// The caller receives an error unchanged, with its kind.
     pub fn respond(self, result: Result<O, RpcError>) {
-        let answer = result.and_then(|output| codec::encode_output(&self.context, &output));
+        let answer = result.and_then(|output| encoded(&self.context, &output));
         self.respond.go_on(answer);
     }
 }
@@ -276,12 +275,11 @@ where
                 respond: Then::new(respond),
                 output: PhantomData,
             };
-            let decoded = codec::decode_argument::<A>(&context, &payload);
-            drop(payload);
-            match decoded {
+            match decoded::<A>(&context, payload) {
                 Err(error) => responder.respond(Err(error)),
                 Ok((argument, arrived)) if arrived.is_known() => {
-                    function(context, argument, responder);
+                    // A panic drops the responder, which answers the call.
+                    let _ = caught(|| function(context, argument, responder));
                 }
                 Ok((argument, arrived)) => {
                     let function = Arc::clone(&function);
@@ -336,7 +334,7 @@ where
         Box::pin(async move {
             let replied = context.clone();
             let output = steps(&*function, context, payload).await?;
-            codec::encode_output(&replied, &output)
+            encoded(&replied, &output)
         }) as _
     };
     let keep = keep(kept, rref::Kept::new);
@@ -352,7 +350,7 @@ fn on_a_thread<A: Argument, O: Output>(
     let run = move |context: CallContext, payload| {
         let replied = context.clone();
         let output = at_once(function.as_ref(), context, payload)?;
-        codec::encode_output(&replied, &output)
+        encoded(&replied, &output)
     };
     let keep: Keep = Arc::new(move |context, payload| {
         let function = Arc::clone(&kept);

@@ -5,12 +5,13 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::failure::FunctionFailure;
-use crate::error::{RemoteError, RpcError, RpcErrorKind};
+use crate::error::{RemoteError, RpcError};
 use crate::payload::Payload;
-use crate::runtime::codec;
+use crate::runtime::codec::{self, Arrived};
 use crate::runtime::core::CallContext;
 use crate::service::code_kind::{CodeKind, inside};
 
@@ -26,9 +27,7 @@ where
     Future_: Future<Output = Result<Output, RpcError>>,
 {
     let trace = context.trace;
-    let decoded = codec::decode_argument::<Argument>(&context, &payload);
-    drop(payload);
-    let (argument, arrived) = decoded?;
+    let (argument, arrived) = decoded::<Argument>(&context, payload)?;
     arrived.await?;
     let started = caught(|| inside(CodeKind::Async, trace, || function(context, argument)))?;
     in_steps(trace, started).await
@@ -41,10 +40,27 @@ pub(crate) fn at_once<Argument: DeserializeOwned, Output>(
     payload: Payload,
 ) -> Result<Output, RpcError> {
     let trace = context.trace;
-    let (argument, mut arrived) = codec::decode_argument::<Argument>(&context, &payload)?;
-    drop(payload);
+    let (argument, mut arrived) = decoded::<Argument>(&context, payload)?;
     arrived.wait()?;
     caught(|| inside(CodeKind::Blocking, trace, || function(context, argument)))?
+}
+
+/// Decodes the argument, with code of the application.
+pub(crate) fn decoded<Argument: DeserializeOwned>(
+    context: &CallContext,
+    payload: Payload,
+) -> Result<(Argument, Arrived), RpcError> {
+    let decoded = caught(|| codec::decode_argument(context, &payload));
+    drop(payload);
+    decoded?
+}
+
+/// Encodes the result, with code of the application.
+pub(crate) fn encoded<Output: Serialize>(
+    context: &CallContext,
+    output: &Output,
+) -> Result<Payload, RpcError> {
+    caught(|| codec::encode_output(context, output))?
 }
 
 /// Polls the future of the application, with each step marked as async code.
@@ -62,24 +78,13 @@ async fn in_steps<Output>(
 }
 
 pub(crate) fn failed(error: impl FunctionFailure) -> RpcError {
-    remote(error.into_remote())
-}
-
-fn remote(remote: RemoteError) -> RpcError {
-    let mut error = RpcError::new(RpcErrorKind::Remote, remote.to_string());
-    error.remote = Some(Box::new(remote));
-    error
+    RpcError::of_function(error.into_remote())
 }
 
 /// Runs code of the application, and turns a panic into an error.
-fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
-        remote(RemoteError {
-            type_name: "panic".to_owned(),
-            message: panic_text(panic.as_ref()),
-            ..RemoteError::default()
-        })
-    })
+pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
+    catch_unwind(AssertUnwindSafe(run))
+        .map_err(|panic| RpcError::of_function(RemoteError::panic(panic_text(panic.as_ref()))))
 }
 
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {

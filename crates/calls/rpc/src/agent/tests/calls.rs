@@ -243,3 +243,29 @@ fn a_large_reply_is_read_although_all_functions_that_may_run_do() {
     let peers = agents[1].traffic().peers;
     assert!(peers.iter().all(|peer| peer.reads_memory), "{peers:?}");
 }
+
+#[test]
+fn calls_of_a_line_keep_their_order_while_parts_are_read() {
+    const RECORD: Method<Tensor, ()> = Method::new("tests.record");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let agents = group(2, || {
+        let seen = Arc::clone(&seen);
+        let record = move |tensor: Tensor| {
+            seen.lock().unwrap().push(tensor.shape()[0]);
+            std::future::ready(Ok::<_, String>(()))
+        };
+        Methods::new().with(RECORD, record)
+    });
+    let zeros = |count: usize| Tensor::from_vec(vec![0_u8; count], [count]).unwrap();
+    // Another process may read the large one from this process's memory, on a separate thread.
+    let sizes = [4 << 20, 1, 100_000, 2];
+    let line = CallOptions::new().line(7);
+    let call = |count: &usize| agents[0].call_with(line, "w1", RECORD, &zeros(*count));
+    // A reply tells the caller that its memory can be read.
+    call(&3).wait().unwrap();
+    let calls: Vec<_> = [sizes; 8].iter().flatten().map(call).collect();
+    for call in calls {
+        call.wait().unwrap();
+    }
+    assert_eq!(seen.lock().unwrap()[1..], [sizes; 8].concat());
+}

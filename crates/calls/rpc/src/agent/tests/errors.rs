@@ -6,14 +6,40 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::*;
-use crate::{CallContext, Method, RemoteError, RpcErrorKind, Tensor};
+use crate::{
+    CallContext, Method, RemoteError, Responder, RpcError, RpcErrorKind, Tensor, deferred,
+};
 
 const FAIL: Method<u32, ()> = Method::new("tests.fail");
 const WAIT: Method<(), ()> = Method::new("tests.wait");
 const ZEROS: Method<usize, Tensor> = Method::new("tests.zeros");
 const LENGTH: Method<Tensor, usize> = Method::new("tests.length");
 const BLOCK: Method<(), String> = Method::new("tests.block");
+
+const LATER: Method<u32, u32> = Method::new("tests.later");
+const FRAGILE: Method<Fragile, Fragile> = Method::new("tests.fragile");
+
+/// A number that cannot be decoded if it is 1, and not be encoded if it is 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fragile(u32);
+
+impl Serialize for Fragile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        assert_ne!(self.0, 2, "not encoded");
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fragile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u32::deserialize(deserializer)?;
+        assert_ne!(number, 1, "not decoded");
+        Ok(Self(number))
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 #[error("Größe {size} ist zu groß\nzweite Zeile")]
@@ -48,6 +74,16 @@ fn methods() -> Methods {
         .with(WAIT, async |context: CallContext, ()| {
             context.cancellation().cancelled().await;
             Ok::<_, String>(())
+        })
+        .with(
+            LATER,
+            deferred(|_, number: u32, responder: Responder<u32>| {
+                assert_ne!(number, 1, "the function is not called with 1");
+                responder.respond(Ok(number));
+            }),
+        )
+        .with(FRAGILE, async |Fragile(number)| {
+            Ok::<_, String>(Fragile(if number == 3 { 2 } else { number }))
         })
         .with(ZEROS, async |count: usize| {
             Tensor::from_vec(vec![0_u8; count], [count])
@@ -296,4 +332,20 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
     assert_eq!(later.unwrap_err().kind, RpcErrorKind::Stopping);
     // The agents have cancelled the functions, so none of them continues.
     wait_for("no function runs", || agents[1].traffic().running == 0);
+}
+
+#[test]
+fn a_panic_fails_only_its_own_call() {
+    let agents = group(2, methods);
+    let panic = |error: RpcError| error.remote.expect("the function failed").message;
+    let error = agents[0].call("w1", LATER, &1).wait().unwrap_err();
+    assert_eq!(panic(error), "the function panicked before it answered");
+    assert_eq!(agents[0].call("w1", LATER, &2).wait(), Ok(2));
+    for (number, part) in [(1, "not decoded"), (3, "not encoded")] {
+        let error = agents[0].call("w1", FRAGILE, &Fragile(number)).wait();
+        let message = panic(error.unwrap_err());
+        assert!(message.contains(part), "{message}");
+    }
+    let answer = agents[0].call("w1", FRAGILE, &Fragile(4)).wait();
+    assert_eq!(answer, Ok(Fragile(4)));
 }

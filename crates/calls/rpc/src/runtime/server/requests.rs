@@ -20,6 +20,8 @@ use crate::wire::link::fail;
 pub(super) struct Job {
     pub(super) header: Header,
     pub(super) payload: Payload,
+    /// The message, until its lent parts are read into `payload`.
+    pub(super) unread: Option<Frame>,
     pub(super) line: Option<u64>,
     pub(super) deadline: Option<Instant>,
     /// Share of the window that the request occupies while it is open.
@@ -66,63 +68,77 @@ impl Server {
             self.reply(&header, Err(error));
             return Ok(());
         }
+        let is_in_line = header.flags & IN_LINE != 0 && frame.body.len() >= 8;
         let mut job = Job {
             header,
             payload: Payload::default(),
-            line: None,
+            unread: None,
+            line: is_in_line.then(|| frame.body.get_u64_le()),
             deadline,
             share,
         };
-        if !remote_read::is_registered(&frame.parts) {
+        if remote_read::is_registered(&frame.parts) {
+            job.unread = Some(frame);
+        } else {
             job.payload = remote_read::gathered(frame, &caller.lending)?;
-            self.queue(job);
-            return Ok(());
         }
-        let Some(core) = self.core.upgrade() else {
-            return Ok(());
-        };
-        self.served.lock().waits(header.call, share, None);
-        let server = Arc::clone(self);
-        remote_read::fetch(
-            core.executor.handle(),
-            frame,
-            &caller.lending,
-            move |payload| server.fetched(job, payload),
-        );
+        self.queue(job);
         Ok(())
     }
 
-    /// Continues with a request whose lent parts have been read.
-    fn fetched(self: &Arc<Self>, mut job: Job, payload: Answer) {
+    /// Reads the lent parts of a request whose turn has come.
+    ///
+    /// Returns `None` if another thread continues with the request, or if nothing can.
+    pub(super) fn complete(self: &Arc<Self>, mut job: Job) -> Option<Result<Job, RpcError>> {
+        let Some(frame) = job.unread.take() else {
+            return Some(Ok(job));
+        };
+        let (Some(core), Some(caller)) = (self.core.upgrade(), self.caller.get()) else {
+            return Some(Err(RpcError::stopping()));
+        };
+        if remote_read::is_quick(&frame) {
+            return self.fetched(job, remote_read::gathered(frame, &caller.lending));
+        }
+        self.served.lock().waits(job.header.call, job.share, None);
+        let (server, header, line) = (Arc::clone(self), job.header, job.line);
+        let runtime = core.executor.handle();
+        remote_read::fetch(runtime, frame, &caller.lending, move |payload| match server
+            .fetched(job, payload)
+        {
+            Some(Ok(job)) => server.work(job),
+            Some(Err(error)) => server.refuse(&header, line, error),
+            None => {}
+        });
+        None
+    }
+
+    /// Returns a request with its lent parts, which have been read.
+    fn fetched(self: &Arc<Self>, mut job: Job, payload: Answer) -> Option<Result<Job, RpcError>> {
         // A lost caller may already have reused its memory.
         if self.link.is_hung_up() {
-            return;
+            return None;
         }
-        match payload {
-            Ok(payload) => {
-                job.payload = payload;
-                let release = Header {
-                    call: job.header.call,
-                    ..Header::new(FrameKind::Release)
-                };
-                match self.link.send(&release, &[], Vec::new()) {
-                    Ok(()) => self.queue(job),
-                    Err(error) => fail(self, error),
-                }
-            }
+        job.payload = match payload {
+            Ok(payload) => payload,
+            Err(error) => return Some(Err(error)),
+        };
+        let release = Header {
+            call: job.header.call,
+            ..Header::new(FrameKind::Release)
+        };
+        match self.link.send(&release, &[], Vec::new()) {
+            Ok(()) => Some(Ok(job)),
             Err(error) => {
-                self.served.lock().waited(job.header.call);
-                self.reply(&job.header, Err(error));
+                fail(self, error);
+                None
             }
         }
     }
 
     /// Serves a request, unless earlier requests of its line come first.
-    fn queue(self: &Arc<Self>, mut job: Job) {
+    fn queue(self: &Arc<Self>, job: Job) {
         let (header, share) = (job.header, job.share);
-        if header.flags & IN_LINE != 0 && job.payload.body.len() >= 8 {
-            let key = job.payload.body.get_u64_le();
-            job.line = Some(key);
+        if let Some(key) = job.line {
             let mut served = self.served.lock();
             match served.lines.get_mut(&key) {
                 Some(behind) => {

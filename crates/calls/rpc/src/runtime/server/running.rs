@@ -37,11 +37,26 @@ impl Server {
         // Requests in a line follow each other in a loop, because each may be answered immediately.
         while let Some(job) = next.take() {
             let (header, line) = (job.header, job.line);
-            if let Some(answer) = self.start(job) {
+            let answer = match self.complete(job) {
+                Some(Ok(job)) => self.start(job),
+                Some(Err(error)) => {
+                    self.served.lock().waited(header.call);
+                    Some(Err(error))
+                }
+                None => None,
+            };
+            if let Some(answer) = answer {
                 self.reply(&header, answer);
                 next = self.next_in(line);
             }
         }
+    }
+
+    /// Answers a request that cannot start, and continues with the next one of its line.
+    pub(super) fn refuse(self: &Arc<Self>, header: &Header, line: Option<u64>, error: RpcError) {
+        self.served.lock().waited(header.call);
+        self.reply(header, Err(error));
+        self.work_on(self.next_in(line));
     }
 
     /// Starts the function, and returns its answer if it has one immediately.
@@ -259,14 +274,14 @@ impl Server {
             let line = waiting.line.and_then(|key| lines.get_mut(&key));
             let job = line.and_then(|line| line.iter_mut().find(|job| job.header.call == call));
             if let Some(job) = job {
-                forgotten = Some(std::mem::take(&mut job.payload));
+                forgotten = Some((std::mem::take(&mut job.payload), job.unread.take()));
                 kept = 0;
             }
             window.give_up(&mut waiting.share, kept);
         }
         let cancelled = running.get_mut(&call).map(|runs| {
             if let Some(argument) = runs.argument.take() {
-                forgotten = Some(argument);
+                forgotten = Some((argument, None));
                 window.give_up(&mut runs.share, 0);
             } else if !runs.share.beyond {
                 let kept = runs.share.bytes;
