@@ -7,9 +7,9 @@
 //! | 3, 4 | 3 |
 //! | 5, 6 | 5, and so on, up to the allowed maximum |
 //!
-//! The order of preference is: current voters, learners, stores, nodes without workers, other
-//! machines, other networks, age. New members learn first, and vote when they have the log. A lost
-//! voter is replaced in one step by a member that has the log. If no candidate can replace it
+//! The order of preference is: the leader, current voters, learners, stores, nodes without workers,
+//! other machines, other networks, age. New members learn first, and vote when they have the log. A
+//! lost voter is replaced in one step by a member that has the log. If no candidate can replace it
 //! within one second, the group shrinks.
 
 use std::cmp::Reverse;

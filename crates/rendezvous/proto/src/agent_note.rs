@@ -88,7 +88,7 @@ impl AgentNote {
 
     /// Returns the record in the newest complete slot, and its sequence number.
     ///
-    /// `None` if no slot has been written yet.
+    /// `None` if no slot is complete.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
         slot::newest(slots, Self::read)
     }

@@ -59,7 +59,7 @@ pub enum Rule {
     RanksStick,
     /// A spare joins when the round is no longer full.
     SparesStepIn,
-    /// Nodes of the last round come before spares.
+    /// Nodes of the last round come before other waiting nodes.
     FormerComeFirst,
     /// The only voter announces nothing unrecorded, even while it ends.
     LastVoterRecords,

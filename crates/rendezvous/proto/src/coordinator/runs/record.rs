@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Returns the record with which a search for participants began.
+    /// Returns the record of a round whose participants are missing.
     pub(in crate::coordinator) fn searched_record(&self) -> Option<RunNote> {
         self.round.search()?;
         let is_recorded = self.round.recovery().is_none_or(|it| it.is_recorded());

@@ -53,7 +53,7 @@ pub enum Event {
         round: u64,
         /// Number of nodes that wait for the next round.
         waiting: u32,
-        /// Sentence that names the nodes that have joined, left or are lost.
+        /// Reason for the end of the round, as a sentence.
         reason: String,
     },
     /// A participant has failed permanently.
