@@ -89,7 +89,7 @@ pub enum CodecError {
         /// Number of base64 digits in the value.
         digits: usize,
     },
-    /// The value is not a pickle, or a pickle of another type.
+    /// The value is not a pickle, or contains what no state contains.
     #[error("not a pickle of a rendezvous state: {0}")]
     Pickle(#[from] PickleError),
     /// A part of the state has the wrong type.

@@ -11,7 +11,7 @@ use rdzv_core::time::{Mono, Now};
 
 /// Time in which a restarted agent can replace the last running node.
 ///
-/// The launcher restarts a killed agent within half a second.
+/// The launcher restarts a killed agent after a pause of at most 0.5 s.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 
 /// End of a sentence to a successful node that need not wait any more.

@@ -102,6 +102,8 @@ impl Run {
     }
 
     /// Returns the record of a round whose participants are missing.
+    ///
+    /// `None` without a search for them, or if the search began without a record.
     pub(in crate::coordinator) fn searched_record(&self) -> Option<RunNote> {
         self.round.search()?;
         let is_recorded = self.round.recovery().is_none_or(|it| it.is_recorded());

@@ -53,7 +53,7 @@ pub const WINDOW: Duration = Duration::from_secs(3);
 
 /// Time in which members of an older round find the coordinator.
 ///
-/// Members try to connect at least once a second.
+/// Members usually try to connect at least once a second.
 pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
 
 /// Additional time for each participant.
@@ -227,6 +227,8 @@ impl Run {
     }
 
     /// Marks a lost participant as missing again, in a recovery without a record.
+    ///
+    /// The participant may still be running.
     pub(super) fn await_again(&mut self, node: &NodeDesc) {
         let rank = self.nodes.participants.get(node).copied();
         let agent = self.agents.get(node);
