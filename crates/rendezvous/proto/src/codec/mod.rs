@@ -7,7 +7,7 @@
 //!
 //! Python agents can read what this module writes, and this module reads what they write.
 //! Attributes that other releases may add are preserved ([`Dialect`](super::Dialect)). Both
-//! directions take time proportional to the number of nodes.
+//! directions take time almost proportional to the number of nodes.
 
 mod read;
 pub mod text;

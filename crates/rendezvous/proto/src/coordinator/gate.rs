@@ -120,7 +120,7 @@ impl Gate {
 
     /// Stops holding outputs back.
     ///
-    /// All runs are over, and no voter remains to replicate records.
+    /// The process no longer participates in its group, so no voter replicates its records.
     pub fn open(&mut self) {
         self.is_open = true;
     }

@@ -337,7 +337,7 @@ impl NativeClient {
 
     /// `true` if a restarted coordinator would wait for this agent until it leaves.
     ///
-    /// An elected coordinator does not wait.
+    /// An elected coordinator usually does not wait.
     fn is_awaited(&self) -> bool {
         self.is_attached() && !self.has_voters && !self.closed
     }

@@ -6,7 +6,7 @@ use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
 use crate::{NodeDesc, Rule};
 
-/// Maximum round number that a coordinator without a record accepts.
+/// Bound of the round numbers that a coordinator without a record accepts.
 ///
 /// The limit leaves room for further numbers.
 pub(super) const HIGHEST: u64 = 1 << 48;
