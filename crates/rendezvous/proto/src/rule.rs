@@ -7,7 +7,7 @@ pub enum Rule {
     RecordsBeforeNotice,
     /// The end of a run is recorded.
     EndIsRecorded,
-    /// With a record, only more than half of the participants continue alone.
+    /// With a record, exactly half of the participants is no majority.
     MostRestore,
     /// Without a record, the coordinator waits for participants that are missing.
     MissingAreAwaited,

@@ -222,7 +222,7 @@ pub struct Coordinator {
     origin: Origin,
     /// Start of this coordinator; `None` if it is not restartable.
     ///
-    /// The coordinator knows earlier events only from the record.
+    /// The coordinator knows earlier events from the record and from agents.
     began: Option<Mono>,
     /// `true` if the record of the previous coordinator contained any run.
     has_note: bool,
