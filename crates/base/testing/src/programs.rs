@@ -54,8 +54,9 @@ fn profile() -> PathBuf {
     test.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Builds a program with cargo, at most once per test process. Tests under cargo thus run no old
-/// program. Without cargo, or if everything is built already, the program must exist.
+/// Builds a program with cargo, at most once per test process.
+/// Tests under cargo thus run no old program. Without cargo, or if everything is built already, the
+/// program must exist.
 fn build(program: &Path, what: &[&str]) {
     static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut done = DONE.lock().unwrap();
