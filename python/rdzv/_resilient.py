@@ -139,7 +139,7 @@ class Job:
         rank (int): rank of this worker.
         local_rank (int): rank within the node.
         world_size (int): number of workers.
-        kept (list[int]): ranks whose process ran in the previous round, and which have state in memory.
+        kept (list[int]): ranks whose process ran the function in an earlier round, and has state in memory.
         replaced (list[int]): ranks with a new process; empty in the first round.
         reason (str): reason for the end of the previous round; empty in the first round of this process.
         state (dict): objects of this process that the next call of the function finds again.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | tools (nextest, uv, ruff, …) | `xtask/tools.txt` | pip |
 //! | one Python environment, with PyTorch | `python/requirements.txt` | uv |
-//! | an etcd server, Slurm, valgrind | Debian packages | apt-get |
+//! | an etcd server, Slurm | Debian packages | apt-get |
 
 use std::process::Command;
 

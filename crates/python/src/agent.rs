@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The agent runs on a separate thread. Therefore the calling thread polls for signals at least
-//! every 100 ms, even during a rendezvous. The agent's threads never attach to the interpreter.
+//! every 100 ms, even during a rendezvous. The agent's threads attach to the interpreter only in
+//! calls of a store that is an object of Python.
 //!
 //! A method in Python may answer before it returns ([`Reply`]), and run further calls after
 //! that ([`Agent::pump`]). So one call of `_initialize_workers` answers a join, and then a start.
@@ -431,7 +432,7 @@ impl Agent {
         snapshot(&(self.observer)())
     }
 
-    /// Returns the store of the round, or None before the first round.
+    /// Returns the store of the round, or None until ranks are assigned.
     ///
     /// Each round has one store object. The first call of a round connects.
     fn store(&self, py: Python<'_>) -> PyResult<Option<Py<StoreObject>>> {

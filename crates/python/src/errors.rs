@@ -37,8 +37,9 @@ pub(crate) fn raised<'py>(
 
 /// Returns the exception for a failure of a store.
 ///
-/// It is `StoreTimeout` for a wait without success, `ValueError` for a wrong argument or a value
-/// that is not a number, `QueueEmpty` for an empty queue, and otherwise `StoreError`.
+/// It is `StoreTimeout` for a wait without success or a request without an answer, `ValueError` for
+/// a wrong argument or a value that is not a number, `QueueEmpty` for an empty queue, and otherwise
+/// `StoreError`.
 pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
     let (class, text) = match error {
         StoreError::Argument(text) => return PyValueError::new_err(text.clone()),

@@ -2,9 +2,10 @@
 //!
 //! If a thread requests the interpreter while the interpreter ends, Python (up to 3.13) unwinds the
 //! thread from wherever it is. Frames of Rust then abort the process. Therefore, once the end has
-//! begun, only the thread that ends the interpreter returns to it. Every other thread stays
-//! detached forever ([`stay`]). The end waits for up to 500 ms until no other thread runs Python
-//! code called by this crate ([`below`]).
+//! begun, only the thread that ends the interpreter returns to it, and threads of Rust that are
+//! running Python code ([`attached`]). Every other thread stays detached forever ([`stay`]). The
+//! end waits for up to 500 ms until no other thread runs Python code called by this crate
+//! ([`below`]).
 
 mod approach;
 

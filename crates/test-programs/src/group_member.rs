@@ -11,7 +11,7 @@
 //! process kills itself before its request to the store with that number, counted from 0.
 //!
 //! Output lines: `in` when the process is in the group, `view NAME …` for each state of the group,
-//! `detached TEXT` when reports end, and `failed KIND TEXT` after an error. On the input line
+//! `detached KIND TEXT` when reports end, and `failed KIND TEXT` after an error. On the input line
 //! `leave` the process leaves the group; on `shutdown MS` it waits for the others. After either it
 //! prints `left`. When its standard input ends, it exits without output.
 

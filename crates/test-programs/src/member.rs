@@ -12,8 +12,8 @@
 //! | `set KEY VALUE`, `get KEY` | `set`; `value VALUE` (the store of the round) |
 //! | `fail TEXT` | `reported` |
 //!
-//! Changes are `membership ROUND TEXT`, `peer-failed NODE TEXT`, `closed-by-other`, `lease ROUND`
-//! and `lost TEXT`. The program ends with its standard input.
+//! Changes are `membership ROUND TEXT`, `peer-failed NODE TEXT`, `closed-by-other`, `lease ROUND`,
+//! `losses-known SECONDS` and `lost TEXT`. The program ends with its standard input.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};

@@ -1,7 +1,8 @@
 //! Environment variables that rdzv sets for workers or reads.
 //!
 //! The names are a contract with worker scripts and with users' job files, so other code refers to
-//! these constants. (The names `PET_*` of command-line defaults are next to their flags.)
+//! these constants. (The names `PET_*` of command-line defaults are next to their flags. Variables
+//! of schedulers, and general ones such as `PATH` and `TMPDIR`, are in the code that reads them.)
 //! `rdzv env` prints the comments of this file.
 
 macro_rules! variables {

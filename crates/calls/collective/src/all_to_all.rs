@@ -58,7 +58,7 @@ impl ProcessGroup {
     ///
     /// [`CollectiveError::Argument`] if the lengths do not match the buffers or the world size;
     /// [`CollectiveError::Part`] if a rank sends a different number of elements than this rank
-    /// expects.
+    /// expects; otherwise as for [`all_to_all`](Self::all_to_all).
     pub fn all_to_all_split<T: Element>(
         &mut self,
         source: &[T],
@@ -120,7 +120,8 @@ impl ProcessGroup {
     ///
     /// [`CollectiveError::Argument`] if the number of lists differs from the world size;
     /// [`CollectiveError::TooLarge`] if the lists for this rank exceed
-    /// [`GroupOptions::largest`](crate::GroupOptions::largest).
+    /// [`GroupOptions::largest`](crate::GroupOptions::largest); otherwise as for
+    /// [`all_to_all`](Self::all_to_all).
     pub fn all_to_all_unequal<T: Element>(&mut self, lists: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let world_size = self.world_size();
         self.check_length("all_to_all_unequal", lists.len(), world_size as usize)?;

@@ -42,7 +42,7 @@ impl ProcessGroup {
 
     /// Sends each rank its part of the values on the rank `root`.
     ///
-    /// Rank `n` gets the `n`-th `own.len()` elements of `all`.
+    /// Rank `n` gets the `n`-th part of `all`; each part has `own.len()` elements.
     ///
     /// Only the root uses `all`, whose length must equal the total length of all parts. After an
     /// error, the values are unspecified.

@@ -5,7 +5,8 @@ use std::fmt;
 use crate::element::ElementType;
 use crate::reduce_op::ReduceOp;
 
-/// Call of an operation; all participating ranks must make the same call.
+/// Call of an operation.
+/// All ranks must make the same call of a collective operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
     /// Operation and its arguments.

@@ -83,7 +83,8 @@ impl ProcessGroup {
     /// # Errors
     ///
     /// [`CollectiveError::TooLarge`] if the total exceeds
-    /// [`GroupOptions::largest`](crate::GroupOptions::largest).
+    /// [`GroupOptions::largest`](crate::GroupOptions::largest); otherwise as for
+    /// [`all_gather`](Self::all_gather).
     pub fn all_gather_unequal<T: Element>(&mut self, own: &[T]) -> Result<Vec<Vec<T>>> {
         let (all, parts) = self.all_gather_parts(own)?;
         let lists = (0..self.world_size()).map(|rank| all[parts.range(rank)].to_vec());

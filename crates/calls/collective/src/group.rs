@@ -42,7 +42,8 @@ impl ProcessGroup {
     /// Joins the group of all ranks in this store.
     ///
     /// This returns when all ranks have joined. If ranks are missing after the timeout, the error
-    /// names them. The timeout also applies to every later operation.
+    /// names them. The timeout also applies to later operations, until it is
+    /// [set](Self::set_timeout) again.
     ///
     /// # Errors
     ///
@@ -105,7 +106,7 @@ impl ProcessGroup {
 
     /// Returns the sequence number of this group among groups of the same name.
     ///
-    /// The first group has number 0.
+    /// By default, the first group has number 0.
     pub fn epoch(&self) -> u64 {
         self.options.epoch
     }

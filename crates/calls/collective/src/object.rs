@@ -15,7 +15,7 @@ impl ProcessGroup {
     ///
     /// [`CollectiveError::Argument`] if this rank's object cannot be serialised;
     /// [`CollectiveError::Object`] if the object from another rank cannot be decoded because it has
-    /// another type.
+    /// another type; otherwise as for [`all_gather_unequal`](Self::all_gather_unequal).
     pub fn all_gather_objects<S: Serialize + DeserializeOwned>(
         &mut self,
         own: &S,

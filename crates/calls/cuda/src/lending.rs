@@ -188,7 +188,8 @@ impl Lending {
         }))
     }
 
-    /// Adds a segment for a block of this size; `false` if there is no memory.
+    /// Adds a segment for a block of this size.
+    /// Returns `false` at the limit, or if there is no memory.
     fn grow(
         &mut self,
         (driver, limits): (&impl CudaDriver, &CudaLimits),
@@ -257,7 +258,7 @@ impl Lending {
         }
     }
 
-    /// Ends the loans to a peer; a reconnected peer is asked again.
+    /// Forgets the segments of a lost peer; a reconnected peer is asked again.
     pub(crate) fn lost(&mut self, peer: Member) {
         self.met.retain(|(to, _, _), _| *to != peer);
         self.refused.remove(&peer);

@@ -16,8 +16,9 @@
 //!   description of the block is in the arena, and most pages of the arena are never used. A block
 //!   of a segment is therefore free when the arena says so: after the last release by a peer, or
 //!   after the death of the peer.
-//! - A peer opens a segment once, when it gets the *card* of the segment. Until it has confirmed
-//!   that, and if it cannot open the segment, tensors go through pinned host memory.
+//! - A peer opens a segment once for each of its devices, when it gets the *card* of the segment.
+//!   Until it has confirmed that, and if it cannot open the segment, tensors go through pinned host
+//!   memory.
 //! - The framework's memory is never exported, because a handle refers to a whole allocation.
 //!
 //! | file | content |

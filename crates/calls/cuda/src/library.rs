@@ -2,11 +2,11 @@
 //!
 //! This is the only file of this crate with `unsafe`. Invariants of the calls:
 //!
-//! - L1: the library is loaded and initialised, because only [`Library::enter`] gives the context
-//!   that every call needs, and it refuses in a forked child.
-//! - L2: the primary context of the device is current during a call, and the previous context of
-//!   the thread is current again afterwards. Primary contexts are retained and never released, so
-//!   they outlive every handle.
+//! - L1: the library is loaded and initialised, except in [`load`], because only [`Library::enter`]
+//!   gives the context that the other calls need, and it refuses in a forked child.
+//! - L2: the primary context of the device is current during a call that needs one, and the
+//!   previous context of the thread is current again afterwards. Primary contexts are retained and
+//!   never released, so they outlive every handle.
 //! - L3: pointers to results refer to local variables that live during the call.
 //! - L4: a handle was created by this driver, or the application has passed it as the handle of a
 //!   stream. The driver checks handles, and reports those of a destroyed context.

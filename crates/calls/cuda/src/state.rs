@@ -95,7 +95,7 @@ pub(crate) struct State<D: CudaDriver> {
     pub(crate) stagers: Vec<Stager>,
     /// `true` if a thread calls [`Shared::poll`].
     pub(crate) has_thread: bool,
-    /// `true` if segments may be free because a peer was lost.
+    /// `true` if segments may be free, because a peer was lost or all loans end.
     pub(crate) sweeps: bool,
 }
 

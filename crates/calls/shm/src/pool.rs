@@ -187,7 +187,8 @@ fn class(length: usize) -> usize {
 
 /// Buffer of a pool.
 ///
-/// Dropping the buffer, or the bytes made from it, returns the memory to the pool.
+/// Dropping the buffer, or the bytes made from it, returns memory of at least 64 KiB to the pool.
+/// Memory without its planned length goes back to the system.
 #[derive(Debug)]
 pub struct PooledBuffer {
     memory: Memory,

@@ -134,7 +134,7 @@ impl Goodput {
         self.turn(at, |it| it.phase = Phase::Starting);
     }
 
-    /// The node looks for the other nodes; all workers have exited.
+    /// The node looks for the other nodes.
     pub fn rendezvous(&mut self, at: f64) {
         self.turn(at, |it| {
             (it.phase, it.is_suspended) = (Phase::Rendezvous, false);
@@ -289,7 +289,7 @@ pub struct StepChange {
 impl Steps {
     /// Creates the steps of a node.
     ///
-    /// `most` is the last step that an earlier agent has seen.
+    /// `most` is the highest step that an earlier agent has seen.
     pub fn new(most: Option<u64>) -> Self {
         Self {
             most,
@@ -297,7 +297,7 @@ impl Steps {
         }
     }
 
-    /// Returns the last step that a worker has begun.
+    /// Returns the highest step that a worker has begun.
     pub fn most(&self) -> Option<u64> {
         self.most
     }

@@ -19,7 +19,7 @@ pub enum RestartCause {
     Failure,
     /// Nodes joined or left.
     Membership,
-    /// The agent of this node was killed.
+    /// The agent of this node was killed, or panicked.
     Agent,
 }
 

@@ -219,7 +219,7 @@ impl AgentConfig {
 ///
 /// A node that fails the check leaves the job with
 /// [`AgentError::NodeCheck`](crate::AgentError::NodeCheck). The other nodes continue without it, or
-/// with a spare node.
+/// with a spare node, if there are enough nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCheckPlan {
     /// Command line for `sh`.
@@ -416,7 +416,7 @@ pub enum LogBase {
     /// Absolute path of `--log-dir`.
     Directory(PathBuf),
     /// New directory `torchelastic_…` below this one (`TMPDIR`).
-    /// The agent removes it at the end if it contains no output.
+    /// The agent removes it at the end if it contains neither output nor an error file.
     Temporary(PathBuf),
     /// No files (`--log-dir /dev/null`): all output goes to the console.
     Discard,

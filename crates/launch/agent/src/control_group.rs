@@ -76,8 +76,8 @@ impl ControlGroup {
     }
 
     /// Opens the directory of the group in which a worker starts.
-    /// If the group of the previous attempt is empty, a new one replaces it. Otherwise the kernel
-    /// could treat it as a group that is being killed.
+    /// If the group of the previous attempt is empty, a new one replaces it, because the kernel
+    /// could treat the old one as a group that is being killed.
     pub(crate) fn entrance(&self, worker: LocalRank) -> Option<File> {
         let directory = self.of_worker(worker);
         let _ = fs::remove_dir(&directory);

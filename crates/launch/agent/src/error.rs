@@ -113,7 +113,7 @@ pub enum AgentError {
         run_id: String,
     },
     /// The keeper or the guard, which watch over the agent, was killed.
-    /// The agent stopped the workers immediately.
+    /// The agent stopped the workers within a fraction of a second.
     #[error(
         "the keeper or the guard of this run was killed, probably by SIGKILL, so the workers were \
          stopped"

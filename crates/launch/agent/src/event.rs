@@ -157,11 +157,11 @@ pub enum AgentEvent {
         /// Same event in a form for programs.
         event: GroupEvent,
     },
-    /// This agent replaces one that was killed.
+    /// This agent replaces one that was killed or that panicked.
     AgentRestarted {
         /// Time at which the guard noticed the exit of the previous agent.
         at: Wall,
-        /// Number of agents of this node that were killed until now.
+        /// Number of agents of this node that were killed or panicked until now.
         restarts: u32,
         /// One sentence about the exit of the previous agent.
         reason: String,
@@ -253,7 +253,8 @@ pub enum AgentEvent {
         bytes: u64,
     },
     /// The run ended for one worker; sent once per worker at the end of the run.
-    /// Not sent if a request to stop, or an error that is no failure of workers, ended the run.
+    /// Not sent if a request to stop ended the run, or an error other than a failure of this node's
+    /// workers.
     WorkerFinal {
         /// Time of the event.
         at: Wall,

@@ -2,7 +2,7 @@
 //!
 //! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each
 //! thread to answer, and the next check finds the threads that did not. Without a check, health
-//! costs nothing. The second check finds a thread that hangs.
+//! costs nothing. A thread hangs if it has not answered a question within the limit.
 //!
 //! ```text
 //!   check ── ping ──► agent loop, rendezvous, store server

@@ -36,7 +36,8 @@ pub fn look_up() {
 /// waits for the answer for up to 1 s after the lookup began.
 ///
 /// Returns the host's own name if the resolver does not answer in time, does not know the host, or
-/// returns `localhost`. The hosts file completes this own name if possible.
+/// returns `localhost` or a name without a domain. The hosts file completes this own name if
+/// possible.
 pub fn full_name() -> String {
     LOOKUP.within(LIMIT)
 }

@@ -38,8 +38,8 @@ pub enum Outcome {
         /// In order means exit code 0, or an exit because of the notice's signal or SIGTERM.
         in_order: bool,
     },
-    /// The agent itself failed.
-    /// Examples: no rendezvous, program not found, log directory unusable.
+    /// The agent itself failed, or another node ended the run.
+    /// Examples: no rendezvous, program not found, final failure of another node.
     Error(crate::AgentError),
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum Request {
     Stop(i32),
     /// Notify the workers that the scheduler will take the node away.
     Notice(Taken),
-    /// Stop immediately, because the keeper exited.
+    /// Stop quickly, because the keeper or the guard exited.
     KeeperLost,
     /// Pass a signal on to all workers.
     PassOn(i32),

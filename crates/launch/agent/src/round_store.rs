@@ -7,10 +7,10 @@ use rdzv_store::{Store, StoreError};
 /// Store that the agents of a round share: torchelastic's `WorkerGroup.store`.
 ///
 /// It is the store of the rendezvous with a separate key space for each round: keys of an earlier
-/// round do not exist in it. Agents use the keys below `torchelastic/`. On one node without a
-/// rendezvous, the store is in the memory of the agent's process. The workers have a different
-/// store, at [`StoreInfo`](crate::api::StoreInfo). In a static rendezvous, one server hosts both
-/// stores, with different keys.
+/// round do not exist in it. Agents use the keys below `torchelastic/` and `rdzv/`. On one node
+/// without a rendezvous, the store is in the memory of the agent's process. The workers have a
+/// different store, at [`StoreInfo`](crate::api::StoreInfo). In a static rendezvous, one server
+/// hosts both stores, with different keys.
 ///
 /// A handle opens no connection until [`RoundStore::connect`] is called. Clones share one
 /// connection.

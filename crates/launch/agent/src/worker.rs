@@ -22,7 +22,7 @@ pub struct WorkerIdentity {
     /// Number of workers of the role.
     #[serde(skip)]
     pub role_world_size: u32,
-    /// Process id; 0 before the start of the worker.
+    /// Process id; 0 before the start, and for a worker that is not a process.
     pub pid: u32,
 }
 

@@ -63,7 +63,7 @@ impl From<Exit> for ExitCode {
 /// Source of the launcher's exit code (`--exit-code`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitCodes {
-    /// The codes of `torchrun`: 0 or 1.
+    /// The codes of `torchrun`, 0 or 1, and 75, 77 and those of signals.
     Launcher,
     /// The code of the first failure.
     Worker,
@@ -154,8 +154,8 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
 /// Error about an impossible value: the exception of `torchrun` and its text.
 ///
 /// In torchrun's style, it ends the launch with exit code 1. The last line on stderr is
-/// `class: text`, for which job scripts search. In rdzv's style, it ends the launch with exit code
-/// 2 and a plain sentence.
+/// `class: text`, for which job scripts search. In rdzv's style, it ends the launch with a plain
+/// sentence and exit code 2, or 1 if the cause is not the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{class}: {text}")]
 pub(crate) struct Raised {

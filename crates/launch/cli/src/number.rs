@@ -34,7 +34,7 @@ pub(crate) fn float(text: &str) -> Result<f64, String> {
 /// Returns the result of Python's `int(text)`; `None` if that raises an error.
 ///
 /// A number that needs more than 64 bits becomes `i64::MAX` or `-i64::MAX`. All callers use the
-/// number as a limit or a count, for which such a value makes no difference.
+/// number as a limit or a count, or check its range, so such a value makes no difference.
 pub(crate) fn parse_int(text: &str) -> Option<i64> {
     let trimmed = text.trim();
     let (negative, digits) = match trimmed.strip_prefix('-') {

@@ -1,10 +1,11 @@
-//! Output to stdout and stderr that neither panics nor blocks the caller.
+//! Output to stdout and stderr that neither panics nor blocks a running agent.
 //!
 //! A reader that exits must not make the program panic. A reader that pauses (`| less`, Ctrl-S)
 //! lets its pipe fill up, and then the next write blocks. The agent must not block, because it
 //! supervises workers. `rdzv store` must not block either, because it serves clients. After
 //! [`start_lines`], callers only queue lines, and a separate thread writes them to stderr (metrics:
-//! to stdout). `rdzv_agent` writes these lines and those of the workers, so that lines never mix.
+//! to stdout). `rdzv_agent` writes these lines and those that it copies from workers, so that they
+//! never mix.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write as _};

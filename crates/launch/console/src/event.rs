@@ -50,7 +50,7 @@ impl Restart<'_> {
     }
 }
 
-/// A change of nodes, after which the remaining nodes form a new round.
+/// A change of nodes, after which a new round forms.
 #[derive(Debug, Clone, Copy)]
 pub struct Regrouped<'a> {
     /// The sentence of the rendezvous, with the nodes and the observation.
@@ -62,7 +62,7 @@ pub struct Regrouped<'a> {
 }
 
 impl Regrouped<'_> {
-    /// Returns a sentence that names the change and the new number of nodes.
+    /// Returns a sentence that names the change and, if known, the number of nodes.
     pub fn sentence(&self) -> String {
         let reason = membership::hosts(self.reason);
         let reason = reason

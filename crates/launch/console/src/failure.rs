@@ -3,7 +3,7 @@
 //! It reports the first failure with its cause, the failures that followed, and a remedy:
 //!
 //! ```text
-//! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at
+//! rdzv: first failure: rank 5 (local rank 5, pid 4243, exit code 1) on node-a at
 //!       2026-11-21T07:08:08.125001Z: ValueError: boom
 //! rdzv: raised in train.py, line 41, in main
 //!           config = load(path)
@@ -50,7 +50,7 @@ pub struct Failed<'a> {
     pub here: bool,
     /// Reason why no restart followed.
     pub finality: Option<Finality>,
-    /// `true` if this console has shown the stderr of the first worker.
+    /// `true` if this console has shown the stderr of the worker that failed first.
     pub stderr_seen: bool,
     /// The attempts before the last one.
     pub attempts: &'a [Attempt],

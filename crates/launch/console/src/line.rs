@@ -124,7 +124,7 @@ pub fn quoted(indent: usize, text: &str, width: Option<usize>) -> Line {
     Line::new(LineRole::Detail, format!("{}{text}", " ".repeat(indent)))
 }
 
-/// Returns the beginning of a text in at most `room` columns, with an ellipsis.
+/// Returns a text in at most `room` columns; an ellipsis replaces the rest.
 pub fn cut(text: &str, room: usize) -> String {
     if textwrap::core::display_width(text) <= room {
         return text.to_owned();
@@ -142,8 +142,8 @@ pub fn cut(text: &str, room: usize) -> String {
     kept
 }
 
-/// Returns the first words of a text in at most `room` columns.
-/// An ellipsis marks the end.
+/// Returns the words of a text in at most `room` columns.
+/// An ellipsis replaces the rest.
 pub fn cut_words(text: &str, room: usize) -> String {
     if textwrap::core::display_width(text) <= room {
         return text.to_owned();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub use rdzv_core::quantity::count;
 
-/// Formats a time in its two largest units.
+/// Formats a time in its one or two largest units.
 /// Examples: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 03 min`, `3 d 04 h`.
 pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();

@@ -191,7 +191,7 @@ fn of_parts(failure: &Failure, text: &str) -> Option<&'static str> {
         .or_else(|| last_lines.find_map(|line| of_text(line)))
 }
 
-/// Returns the advice for the text of an error outside the workers.
+/// Returns the advice for the text of an error, if there is any.
 /// An example is an error of the rendezvous.
 pub fn of_text(text: &str) -> Option<&'static str> {
     let text = text.to_lowercase();

@@ -11,8 +11,8 @@
 //! | `life.rs` | the end of the interpreter |
 //! | `errors.rs` | errors as exceptions |
 //!
-//! A synchronous operation runs on the thread that calls it, detached from the interpreter. It
-//! starts when all earlier asynchronous operations have ended.
+//! A synchronous collective operation runs on the thread that calls it, detached from the
+//! interpreter. It starts when all earlier asynchronous collective operations have ended.
 
 mod arguments;
 mod callbacks;

@@ -97,7 +97,9 @@ impl DeviceTensor {
         Ok((DLDeviceType::CUDA.0, self.device()?))
     }
 
-    /// Exports the bytes; the stream of the consumer waits for them.
+    /// Exports the bytes.
+    ///
+    /// The stream of the consumer waits for them, unless the stream is -1.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,

@@ -1,8 +1,8 @@
 //! Calls between workers: the agent below `rdzv.rpc`.
 //!
-//! No thread of Rust attaches to the interpreter. Arriving calls and completed futures are put into
-//! queues, and threads of Python take them from there. Python manages its threads at the end of the
-//! interpreter.
+//! No thread of Rust attaches to the interpreter, except in calls of a store that is an object of
+//! Python. Arriving calls and completed futures are put into queues, and threads of Python take
+//! them from there. Python manages its threads at the end of the interpreter.
 //!
 //! | file | content |
 //! |---|---|

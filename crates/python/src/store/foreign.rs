@@ -1,7 +1,7 @@
 //! Store object of torch, or one that has its methods, as a store of rdzv.
 //!
-//! Its calls attach to the interpreter, and block it until the object returns. Waits are cut into
-//! slices, because a wait in torch cannot be interrupted.
+//! Its calls attach to the interpreter until the object returns. Waits are cut into slices, because
+//! a wait in torch cannot be interrupted.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -47,7 +47,8 @@ struct Serving {
 ///
 /// Raises:
 ///     StoreError: the address or port cannot be used.
-///     ValueError: a number is out of range, or the descriptor is no bound socket.
+///     ValueError: a number is out of range, the descriptor is no bound socket, or ``token``,
+///         ``tls`` or ``torch_clients`` cannot be used.
 ///
 /// Example:
 ///     >>> with rdzv.StoreServer() as server:

@@ -57,7 +57,7 @@ pub enum Problem {
         name: String,
     },
     /// Unknown version of the protocol.
-    #[error("the pickle uses protocol {0}, but only protocols 4 and 5 are supported")]
+    #[error("the pickle uses protocol {0}, but only protocols 0 to 5 are supported")]
     Protocol(u8),
     /// Text that is not UTF-8.
     #[error("a string is not valid UTF-8")]

@@ -20,7 +20,7 @@
 //! | `compute:MS` | uses MS milliseconds of processor time without output | |
 //! | `await:PATH` | reads PATH to its end; a named pipe makes this wait for a writer | |
 //! | `hello:SOCKET:NAME` | connects, sends NAME and its ranks, and waits for a byte | |
-//! | `eat:BYTES` | allocates this much memory, touches it and keeps it | |
+//! | `eat:BYTES` | allocates this much memory in whole MiB, touches it and keeps it | |
 //! | `exit:CODE` | ends | `ending` |
 //! | `signal:N` | sends itself signal number N | |
 //! | `stop` | stops itself (SIGSTOP) | |
@@ -41,7 +41,7 @@
 //! `rank=N?STEP`, `local=N?STEP`, `node=N?STEP`, `round=N?STEP` and `attempt=N?STEP` run the step
 //! under a condition. The condition is the value of `RANK`, `LOCAL_RANK`, `GROUP_RANK`,
 //! `RDZV_ROUND` or `TORCHELASTIC_RESTART_COUNT`; conditions nest. A worker whose steps end without
-//! an `exit` exits with 0. An unknown step makes it exit with 64.
+//! an `exit` exits with 0. A step that is unknown or fails makes it exit with 64.
 
 mod ending;
 mod error_file;

@@ -10,8 +10,8 @@
 //! `matching` decides which receive gets a message.
 //!
 //! Messages have a separate listener and separate connections. Messages and collectives therefore
-//! never wait for each other. A thread moves the messages, and starts with the first message of
-//! this rank.
+//! never wait for each other. A thread moves the messages, and starts with the first send or
+//! receive on this rank.
 
 mod arriving;
 mod driver;
@@ -80,8 +80,8 @@ use crate::work::{Work, work};
 ///   receive. So does a shorter message if more than 256 KiB from this rank would otherwise be
 ///   pending at the other rank. A rank buffers no more than this for each other rank, plus 1024
 ///   messages without values.
-/// - A failure is final for the group, as for collective operations. The failures are: an operation
-///   waits for a rank that is lost, a message has another length or type, a timeout expires. All
+/// - A failure is final for the group, as for collective operations. Examples: an operation waits
+///   for a rank that is lost, a message has another length or type, a timeout expires. All
 ///   operations then fail, here and on the other ranks.
 /// - If a rank leaves the group, operations that wait for it fail with [`CollectiveError::Lost`]. A
 ///   receive from any rank fails if a rank is lost without leaving the group, or once all ranks

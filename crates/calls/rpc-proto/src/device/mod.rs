@@ -1,8 +1,9 @@
 //! Devices of workers, and maps between the devices of two workers.
 //!
-//! A worker specifies for each callee the callee's devices on which its tensors arrive. When a
-//! group forms, each member checks the maps of all members, with the same rules in the same order.
-//! All members therefore find the same error and report it with the same text.
+//! A worker can specify for each callee the callee's devices on which its tensors arrive. When a
+//! static group forms, each member checks the maps of all members, with the same rules in the same
+//! order. All members therefore find the same error and report it with the same text. In a dynamic
+//! group, a new member checks the maps.
 //!
 //! * [`spec`]: a device; [`map`]: a map between the devices of two workers.
 //! * [`mod@check`]: the rules V1 to V8, and the errors for a broken rule.

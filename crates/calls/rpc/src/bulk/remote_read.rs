@@ -1,9 +1,9 @@
 //! Large parts that the receiver copies directly from the sender's memory.
 //!
-//! When a connection opens, both processes test whether they can read each other's memory. The
-//! caller sends an address and the number stored at this address (*ping*). The callee reports
-//! whether it could read the number, and sends an address and a number as well (*pong*). A process
-//! that cannot read the memory receives large parts through the connection.
+//! When a connection between two processes of a host opens, both test whether they can read each
+//! other's memory. The caller sends an address and the number stored at this address (*ping*). The
+//! callee reports whether it could read the number, and sends an address and a number as well
+//! (*pong*). A process that cannot read the memory receives large parts through the connection.
 //!
 //! Parts in an arena need not be read; see [`registered`](super::registered).
 //!

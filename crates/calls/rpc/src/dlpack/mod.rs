@@ -6,8 +6,8 @@
 //! Python holds the same pointers in capsules: `dltensor` for [`Legacy`], `dltensor_versioned` for
 //! [`Versioned`].
 //!
-//! The crate `dlpark` knows the layout and the rules of the C structures; only this file uses
-//! `dlpark`. It is also the only file of this crate with `unsafe`: it creates a slice from a
+//! The crate `dlpark` knows the layout and the rules of the C structures. Apart from tests, only
+//! this file of the crate uses `dlpark`, and only this file has `unsafe`: it creates a slice from a
 //! pointer that another library guarantees.
 
 #![allow(unsafe_code)]
@@ -73,8 +73,8 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is on a
-    /// device whose memory has no address.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is on
+    /// a device whose memory has no address.
     pub fn to_dlpack<M: ManagedTensorBase>(&self) -> Result<Managed<M>, RpcError> {
         if let (Some(memory), Some(index)) = (self.storage().memory(), self.device().index()) {
             let address = memory.address().ok_or_else(|| {

@@ -18,14 +18,14 @@ use crate::{Payload, RpcError};
 
 /// Serialises a value; the memory of its tensors becomes the message parts.
 ///
-/// Contiguous memory is not copied. A failed call cleans up nothing outside of this function, so
-/// encode a request before you register its reply.
+/// Contiguous host memory is not copied. A failed call cleans up nothing outside of this function,
+/// so encode a request before you register its reply.
 ///
 /// # Errors
 ///
 /// `Serialization` if the value cannot be serialised or is too large. `DeviceMap` if a tensor is on
 /// a device that is not in the map for the destination. Otherwise returns the errors of
-/// [`ForkReferences`].
+/// [`ForkReferences`] and of the device backend.
 ///
 /// [`ForkReferences`]: super::ForkReferences
 pub fn encode<T: Serialize + ?Sized>(

@@ -26,7 +26,7 @@ pub(crate) enum MethodBody<C> {
     /// In steps, on threads that the function must not block.
     Async(StartAsync<C>),
     Blocking(RunBlocking<C>),
-    /// On threads that do not belong to the agent.
+    /// Answered later, by threads that do not belong to the agent.
     Deferred(HandOver<C>),
 }
 

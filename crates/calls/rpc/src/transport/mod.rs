@@ -13,8 +13,8 @@
 //! ```
 //!
 //! All steps before the first frame (the TLS handshake, the offer of rings) are complete when a
-//! worker gets a carrier. A peer that is refused before that receives the reason in a `GoAway`
-//! frame or a TLS alert.
+//! worker gets a carrier. A peer that is refused before that usually receives the reason in a
+//! `GoAway` frame or a TLS alert.
 //!
 //! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
 //! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, and the connection of a

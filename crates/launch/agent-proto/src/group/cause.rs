@@ -24,7 +24,6 @@ pub enum Cause {
     /// The program exited with a code and without a recognised message.
     ExitCode {
         /// Exit code, 1 to 255.
-        /// 0 if the program succeeded although the agent was stopping it for another cause.
         code: i32,
         /// Last line that the program wrote to stderr, if the agent has it.
         /// The line may be unrelated to the failure. For shells, and for `sys.exit` with a text,
@@ -84,7 +83,7 @@ pub enum Cause {
         /// Kernel function in which the process waited, if it is known.
         wait_channel: Option<String>,
     },
-    /// A node and its agent disappeared without a message.
+    /// A node was lost or has left, or the rendezvous host was lost.
     NodeLost {
         /// Text that names the node and the observation.
         node: String,
@@ -99,7 +98,8 @@ pub enum Cause {
         /// Class and text of the error.
         text: String,
     },
-    /// A cause that another node reported. Only kind and text are sent.
+    /// A cause other than an exception, reported by another node.
+    /// Only kind and text are sent.
     Reported {
         /// [`Cause::kind`] at that node.
         kind: String,

@@ -14,7 +14,7 @@ use super::exit::Exit;
 
 /// Evidence of one failure. Facts that may be unknown are optional.
 ///
-/// For a lost node, only the node is known.
+/// For a lost node, only the node and the time are known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evidence {
     /// Full name of the node on which the failure happened.

@@ -64,8 +64,8 @@ impl Failure {
     ///
     /// The text is a sentence followed by JSON, together at most `most` bytes. To fit, the encoding
     /// drops the older half of the stderr lines or the first half of the traceback, repeatedly. If
-    /// the JSON still does not fit, the text is the sentence alone. The JSON includes the age at
-    /// `now`, because the clocks of nodes differ and durations do not.
+    /// the JSON still does not fit, the text is the sentence alone, whatever its length. The JSON
+    /// includes the age at `now`, because the clocks of nodes differ and durations do not.
     pub fn encode(&self, sentence: &str, now: Wall, most: usize) -> String {
         let age = now.since(self.evidence.seen.unwrap_or(now));
         let mut announcement = Announcement {

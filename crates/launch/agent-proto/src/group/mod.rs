@@ -20,8 +20,8 @@
 //! keep their processes (`machine::recovery`).
 //!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
-//! joining. This node uses no restart for it. `machine::peers` lists the other events of other
-//! nodes.
+//! joining. If the cause is a restart of another node, it uses one restart of the common budget;
+//! any other change uses none. `machine::peers` lists the other events of other nodes.
 //!
 //! * [`GroupSpec`] specifies the group, [`WorkerGroupMachine`] is the machine that decides,
 //!   [`GroupInput`] and [`GroupOutput`] are its inputs and outputs.

@@ -119,9 +119,10 @@ impl Default for StopOptions {
 
 /// Handling of the notice that the scheduler will take the job's nodes away.
 ///
-/// One agent receives the notice as a signal. All agents of the round receive it through the
-/// round's store. Each agent writes the file, and sends the signal once to each of its workers that
-/// handles it. No restart follows.
+/// At least one agent receives the notice as a signal. The other agents of the round that handle
+/// notices receive it through the round's store. Each agent with the notice writes the file, and
+/// sends the signal once to each of its workers that handles it, unless the scheduler did so. No
+/// restart follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreemptionPlan {
     /// Number of the signal.

@@ -191,7 +191,7 @@ pub enum GroupInput {
     /// The scheduler will take the nodes away.
     /// The scheduler announced this with a signal, to this node or another one.
     Preempted(i32),
-    /// The keeper has exited.
+    /// The keeper or the guard has exited.
     KeeperLost,
     /// Answer to [`GroupOutput::ClearLeftovers`]: no worker process is left.
     Cleared,

@@ -22,7 +22,7 @@
 //! * [`line_splitter`] cuts the bytes of a pipe into lines. It accepts any bytes.
 //!
 //! All times are monotonic times of the driver. The driver suspends its clock while the workers are
-//! stopped (Ctrl-Z), so that this time does not count as silence.
+//! stopped (Ctrl-Z, or a fence), so that this time does not count as silence.
 
 pub mod flight_recorder;
 pub mod heartbeat;

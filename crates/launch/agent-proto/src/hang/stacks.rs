@@ -269,13 +269,13 @@ pub struct Comparison {
     pub collectives: Vec<String>,
     /// Workers that may block the job.
     pub blamed: Vec<Rank>,
-    /// Stacks of the other nodes; only on the node that compared them.
+    /// Stacks of the other nodes; only on node 0.
     #[serde(skip)]
     pub elsewhere: Vec<WorkerStack>,
 }
 
 /// Compares the workers of all nodes of a job.
-/// The first node is the one that compares.
+/// The first in the list is node 0.
 pub fn compare(nodes: Vec<NodeStacks>) -> Comparison {
     let numbers = nodes.iter().map(|node| node.number).collect();
     let own = nodes.first().map_or(0, |node| node.workers.len());

@@ -107,7 +107,7 @@ impl UninterruptibleWatch {
         sightings
     }
 
-    /// Forgets all workers, because another attempt begins.
+    /// Forgets all workers, because the checks pause or another attempt begins.
     pub fn forget(&mut self) {
         self.checked = None;
         self.held.clear();

@@ -21,8 +21,8 @@ pub enum Version {
 /// Returns the directories of this process's groups for a controller.
 ///
 /// Each group's own directory is first, followed by its ancestors up to the mount point. The group
-/// of the unified hierarchy is always included. `cgroup` and `mountinfo` are the texts of the files
-/// of those names in `/proc/self`. Lines that cannot be read are skipped.
+/// of the unified hierarchy is included for every controller. `cgroup` and `mountinfo` are the
+/// texts of the files of those names in `/proc/self`. Lines that cannot be read are skipped.
 pub fn directories(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<(Version, PathBuf)> {
     let mounts: Vec<Mount> = mountinfo
         .lines()

@@ -13,7 +13,7 @@ pub const LAUNCH_ROLE: &str = "default_role";
 pub struct Defaults {
     /// Maximum number of restarts of a group after failures.
     pub max_restarts: u32,
-    /// Time between two calls of the supervisor of a [`SimpleElasticAgent`].
+    /// Longest time between two polls of a [`SimpleElasticAgent`]'s workers.
     /// The kernel notifies a [`LocalElasticAgent`](super::LocalElasticAgent), which never polls.
     ///
     /// [`SimpleElasticAgent`]: super::SimpleElasticAgent

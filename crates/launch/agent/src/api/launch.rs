@@ -57,7 +57,7 @@ pub struct LaunchConfig {
     pub rdzv_config: BTreeMap<String, String>,
     /// Maximum number of restarts of the group after failures.
     pub max_restarts: u32,
-    /// Time between two calls of a supervisor; unused for processes.
+    /// Longest time between two polls of a supervisor; unused for processes.
     pub monitor_interval: Duration,
     /// Time that workers have between the closing signal and SIGKILL.
     pub shutdown_timeout: Duration,

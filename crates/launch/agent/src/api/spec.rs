@@ -81,7 +81,7 @@ impl WorkerSpec {
         &self.config
     }
 
-    /// Returns the time between two polls of a supervisor.
+    /// Returns the longest time between two polls of a supervisor.
     pub fn monitor_interval(&self) -> Duration {
         self.monitor_interval
     }

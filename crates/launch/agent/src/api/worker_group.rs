@@ -17,9 +17,9 @@ pub struct WorkerGroup {
     pub spec: Arc<WorkerSpec>,
     /// All workers by local rank, also before the first rendezvous.
     pub workers: Vec<Worker>,
-    /// Store that the agents of the round share, once there is a round.
+    /// Store that the agents of the round share, once ranks are assigned.
     pub store: Option<RoundStore>,
-    /// Endpoint of the workers' store, once the rendezvous is complete.
+    /// Endpoint of the workers' store, once ranks are assigned.
     pub master: Option<StoreInfo>,
     /// Rank of the agent among the agents of the round.
     pub group_rank: Option<GroupRank>,

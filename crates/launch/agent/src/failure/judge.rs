@@ -14,7 +14,8 @@ use crate::{AgentError, Outcome, host};
 impl PeerFailure {
     /// Returns `true` if this failure came before the first failure of this node.
     ///
-    /// The times decide, unless only one of the two failures is the loss of a peer.
+    /// The times decide, unless only one of the two failures is the loss of a peer, or the agent
+    /// stopped the worker of this node.
     fn came_before(&self, own: &Failure) -> bool {
         if matches!(own.cause, Cause::StoppedByAgent { .. }) {
             return true;

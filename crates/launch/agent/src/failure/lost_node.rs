@@ -1,4 +1,4 @@
-//! Nodes that were lost without a message.
+//! Nodes that were lost or have left, and a lost host of the rendezvous.
 
 use rdzv_agent_proto::group::membership::{self, host_of};
 use rdzv_agent_proto::group::{Cause, Evidence, Failure, MembershipCause};

@@ -141,8 +141,8 @@ impl FailureAnalysis {
 
     /// Returns the outcome of a run whose workers failed.
     ///
-    /// Workers that hang count as failed, whatever their exit status. A worker that SIGKILL does
-    /// not end counts as killed.
+    /// Workers that hang count as failed, whatever their exit status. If SIGKILL does not end such
+    /// a worker, it counts as killed.
     pub(crate) fn outcome(
         &self,
         now: Wall,

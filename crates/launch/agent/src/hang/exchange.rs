@@ -9,7 +9,7 @@
 //! | `rdzv/slow/ask/N` | request of node 0 for samples of node N |
 //! | `rdzv/slow/N` | samples of node N |
 //!
-//! Each agent with `--hang-timeout` increases one number at the begin of a round. After that, the
+//! Each agent with `--hang-timeout` increases one number at the start of a round. After that, the
 //! exchange about hangs costs nothing until a node hangs. Then node 0 waits for the stacks of all
 //! nodes, and each other node waits for the comparison. A node that hangs again during a hang of
 //! node 0 compares the stacks itself. All calls run on separate threads.

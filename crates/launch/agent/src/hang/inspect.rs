@@ -1,6 +1,6 @@
 //! Inspection of all workers in parallel with the agent's loop.
 //!
-//! Reading a stack takes 0.1 s, or never returns.
+//! Reading a stack takes 0.1 s, or up to its time limit.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;

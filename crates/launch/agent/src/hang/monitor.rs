@@ -59,7 +59,7 @@ pub(crate) struct HangMonitor {
     peers: Option<Peers>,
     /// Hang of this node that the other nodes know.
     comparing: Option<Comparing>,
-    /// Hang of this node that is not reported until all nodes hang.
+    /// Hang of this node whose report waits for the comparison of all nodes.
     held: Option<(Trouble, Vec<WorkerStack>)>,
     /// Number of hangs of this node in the round.
     number: u64,
@@ -175,7 +175,7 @@ impl HangMonitor {
     }
 
     /// Waits for the next event.
-    /// While the agent stops the workers (not `healthy`), this only empties their pipes.
+    /// While the agent stops the workers (not `healthy`), deadlines do not count.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
         let comparing = self.comparing.as_mut();

@@ -1,8 +1,8 @@
 //! Named pipes that workers write to.
 //!
 //! The agent opens each pipe for writing too, so that the pipe never reaches its end. The pipe
-//! therefore does not stay readable after the last worker has closed it. Writers neither block when
-//! they open the pipe nor get SIGPIPE, even without other writers.
+//! therefore does not stay readable after the last worker has closed it. While the agent has the
+//! pipe open, writers neither block when they open the pipe nor get SIGPIPE.
 
 use std::fs;
 use std::io;

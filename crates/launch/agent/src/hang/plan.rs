@@ -21,10 +21,11 @@ pub struct HangPlan {
     /// Compares the heartbeats of the phase `step`, and therefore needs [`HangPlan::heartbeat`].
     pub stragglers: Option<Duration>,
     /// Action after a missed heartbeat, or if the group makes no progress.
-    /// An expired timer of the watchdog always stops its worker, because the worker requested that.
+    /// An expired timer of the watchdog stops its worker in any case, because the worker requested
+    /// that; a timer with signal 0 or less stops none.
     pub action: HangAction,
     /// Program `py-spy`, for the Python stacks of workers that hang.
-    /// `None` limits the report to what the kernel knows.
+    /// `None` leaves these stacks out of the report.
     pub stack_tool: Option<PathBuf>,
 }
 

@@ -56,7 +56,7 @@ pub struct HangReport {
     pub found: Vec<(WorkerIdentity, Cause)>,
     /// Stack of each running worker of this node.
     pub stacks: Vec<WorkerStack>,
-    /// Stacks of the other nodes, on the node that compared all nodes.
+    /// Stacks of the other nodes; only on node 0.
     pub elsewhere: Vec<WorkerStack>,
     /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
@@ -66,7 +66,7 @@ pub struct HangReport {
     /// The reason is that all workers here may be waiting for one on another node.
     pub spared: bool,
     /// Action that follows.
-    /// An expired timer of the watchdog stops its worker in any case.
+    /// An expired timer of the watchdog that has a signal stops its worker in any case.
     pub action: HangAction,
 }
 

@@ -47,9 +47,9 @@ pub enum Service {
 /// Starts the service as a child of this process, and waits for its exit.
 ///
 /// In the child this function returns immediately. The keeper restarts a service that is killed or
-/// panics. The keeper stops if more than `restarts` consecutive lives were shorter than 10 s. It
-/// does not restart a service that exits in another way, or after a signal to the keeper. Must be
-/// called before a second thread exists.
+/// panics, unless `restarts` is 0. The keeper stops if more than `restarts` consecutive lives were
+/// shorter than 10 s. It does not restart a service that exits in another way, or after a signal to
+/// the keeper. Must be called before a second thread exists.
 ///
 /// # Errors
 ///

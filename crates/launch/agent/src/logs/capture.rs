@@ -14,16 +14,18 @@
 //!                      └─► the last 16 KiB of each stderr
 //! ```
 //!
-//! With [`LogPlan::whole_lines`], the thread writes only whole lines. It writes the beginning of a
-//! line after 150 ms. If another stream writes in between, it repeats the line when it is complete.
+//! With [`LogPlan::whole_lines`], the thread writes whole lines. It writes the beginning of an
+//! unfinished or very long line after 150 ms or 64 KiB. If another stream writes in between, it
+//! repeats a short line when the line is complete.
 //! Without that setting, workers inherit stdout, and bytes of stderr are copied as they come.
 //!
 //! For a worker the only difference is the kind of its streams: a pipe (as with `| tee`), or a
 //! terminal in raw mode without a keyboard.
 //!
-//! If the reader of the agent's stream stalls, the worker stalls about 64 KiB later, as it would
-//! without the pipe. If the reader closes the stream, the thread closes the pipes too. A worker
-//! never outlives the agent, so no running worker loses its reader by the exit of the agent.
+//! If the reader of the agent's stream stalls, the worker stalls about 64 KiB later (up to 1 MiB
+//! after a flood of output), as it would without the pipe. If the reader closes the stream, the
+//! thread closes the pipes too. A worker never outlives the agent, so no running worker loses its
+//! reader by the exit of the agent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
@@ -124,8 +126,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Creates pipes or pseudo-terminals for worker streams without a file.
-    /// The worker inherits the others.
+    /// Creates a pipe or pseudo-terminal for each stream that the plan captures.
+    /// The worker inherits the other streams that have no file.
     pub(crate) fn attach(
         &mut self,
         local_rank: LocalRank,

@@ -1,8 +1,8 @@
 //! Standard output and standard error of this process, for all its writers.
 //!
-//! Writers write whole lines, and never into the middle of another writer's line. Only this module
-//! knows whether the cursor is in a line that a worker has not finished. Other processes may write
-//! to the same pipe: workers whose streams are not redirected, or other commands of a shell's
+//! Writers write whole lines if possible, and end another writer's unfinished line first. Only this
+//! module knows whether the cursor is in a line that a worker has not finished. Other processes may
+//! write to the same pipe: workers whose streams are not redirected, or other commands of a shell's
 //! pipeline. They cannot split a write that the kernel takes in one piece.
 
 use std::io::{self, IsTerminal, Write};

@@ -72,8 +72,9 @@ impl RunDirectory {
         Ok(AttemptDirectory { path })
     }
 
-    /// Removes the directory if it was created for this run and has no output.
-    /// Retained output of hidden workers counts only if the run has failed.
+    /// Removes the directory if it was created for this run and is empty.
+    /// Empty files do not count. Retained output of hidden workers counts only if the run has
+    /// failed.
     pub(super) fn tidy_up(self, succeeded: bool) {
         if let Some(temporary) = self.temporary
             && !holds_output(&temporary, !succeeded)

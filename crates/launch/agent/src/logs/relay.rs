@@ -13,8 +13,8 @@
 //! up to [`MOST_KEPT`] bytes wait. The relay then drops and counts older output, and the worker
 //! continues.
 //!
-//! The relay reads pipes in the same way (`--no-pty`). If no process can be forked, a thread of the
-//! agent does this work.
+//! The relay reads pipes in the same way (`--no-pty`). If no process can be forked, or the process
+//! was killed, a thread of the agent does this work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};

@@ -2,8 +2,8 @@
 //!
 //! `--local-ranks-filter` hides workers from the console. Without a log file their output would be
 //! lost, and with it the reason of a failure. Such workers therefore write into a file. While the
-//! file grows, rdzv releases its beginning to the file system. A worker that writes directly into a
-//! file is never blocked, and about [`RETAINED`] bytes of the file stay.
+//! file grows, rdzv releases its beginning, if the file system can do that. A worker that writes
+//! directly into a file is never blocked, and about [`RETAINED`] bytes of the file stay.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -19,7 +19,7 @@ use super::tail::{Command, Tail};
 use crate::config::{LogBase, LogPlan, StreamSelection};
 use crate::{AgentConfig, AgentError};
 
-/// Output streams of one worker: log files, or pipes that the agent reads.
+/// Output streams of one worker: log files, terminals or pipes.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     /// `None` for the agent's own stdout.
@@ -32,7 +32,7 @@ pub(crate) struct WorkerStreams {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
-    /// The console, to which the worker writes directly.
+    /// The console, directly or through the live view.
     Inherited,
     /// A log.
     Redirected,
@@ -86,6 +86,7 @@ impl Logs {
     ///
     /// Errors end the first attempt, but not a later one: a run of several days must not end
     /// because the disk of its logs is full. The workers of such an attempt write to the console.
+    /// If no flag asks for logs, the directory of the run may be missing.
     pub(crate) fn begin_attempt(&mut self, restart_count: u32) -> Result<(), AgentError> {
         self.files.clear();
         self.retained.clear();

@@ -1,8 +1,8 @@
 //! Thread that copies workers' output from their files to the console.
 //!
 //! The thread sleeps until the kernel reports that a file has changed (inotify) or the agent sends
-//! a command (a mailbox). It has the files of all workers open. It closes a worker's files once the
-//! last writer has exited and all bytes are copied.
+//! a command (a mailbox). It has the teed and the retained files of all workers open. It closes
+//! them once the last writer of all workers has exited and all bytes are copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -9,7 +9,7 @@ use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
 use crate::worker::WorkerIdentity;
 
-/// Sink that logs the start, the ranks, the stop and the end of the group.
+/// Sink that logs the start, the ranks, the stop and the success of the group.
 /// The agent itself logs failures and restarts.
 #[derive(Debug)]
 pub struct InfoLines {

@@ -60,7 +60,7 @@ pub struct NodeReport {
     pub job_restarts: u32,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,
-    /// Number of agents of this node that were killed and restarted.
+    /// Number of restarts of this node's agent after it was killed or panicked.
     pub agent_restarts: u32,
     /// Time, in seconds, for which a fence suspended workers of this node.
     pub suspended_seconds: f64,
@@ -114,7 +114,7 @@ pub struct TimelineSpan {
     pub begin: f64,
     /// End; `None` if the span has not ended.
     pub end: Option<f64>,
-    /// `true` for failures.
+    /// `true` for failures and other problems.
     pub is_bad: bool,
 }
 

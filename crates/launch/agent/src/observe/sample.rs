@@ -1,6 +1,6 @@
 //! Resources, output and stacks of this node's workers, for viewers.
 //!
-//! Nothing here runs without a viewer.
+//! Nothing here runs without a viewer or a reader of the metrics.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -85,7 +85,8 @@ pub struct RunFacts {
     /// Name of the rendezvous backend.
     pub backend: String,
     /// Base name of the program that workers execute.
-    /// With `--run-path`, this is the name of torchrun's function.
+    /// With `--run-path`, this is the name of torchrun's function. For a
+    /// [`WorkerSpec`](crate::api::WorkerSpec), it is the name of the entry point.
     pub entry_point: String,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,

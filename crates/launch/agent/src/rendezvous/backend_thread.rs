@@ -8,8 +8,8 @@
 //!                ◄── Changed ──────────── some thread of the backend's
 //! ```
 //!
-//! Other threads use only the interrupter of the backend: an agent that must end cannot wait for
-//! peers.
+//! Other threads use only the interrupter, the exit barrier and the pings of the backend: an agent
+//! that must end cannot wait for peers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +202,7 @@ impl BackendHandle {
     }
 
     /// Leaves the other nodes.
-    /// `None` if there is no round to leave, or if no peer can be notified soon.
+    /// `None` if the agent has never joined, or if its join cannot be ended yet.
     pub(super) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.round = None;
         let interrupted = !self.joining || self.interruption.interrupt();

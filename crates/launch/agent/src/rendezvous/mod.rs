@@ -103,7 +103,7 @@ pub(crate) enum LeaveReason {
 /// Result of a complete rendezvous.
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    /// State to keep; `None` if there is one node.
+    /// State to keep; `None` without a backend.
     state: Option<Box<JoinedRound>>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct RendezvousHandle {
     exit_barrier_timeout: Option<Duration>,
     run_id: RunId,
     local: LocalRendezvous,
-    /// `None` if there is one node.
+    /// `None` for [`RendezvousPlan::Local`].
     backend: Option<BackendHandle>,
     /// Number of joins that the agent has requested.
     joins: u64,
@@ -273,7 +273,7 @@ impl RendezvousHandle {
         self.us.rank
     }
 
-    /// Returns the number of agents in the round, or 0 for a round of one node.
+    /// Returns the number of agents in the round, or 0 without a backend.
     pub(crate) fn group_world_size(&self) -> u32 {
         self.round().map_or(0, |round| round.info.world_size)
     }

@@ -1,7 +1,7 @@
 //! Notice that the scheduler will take the nodes away, sent between agents.
 //!
 //! The notice is a key in the store of the round. The agent that receives the signal sets the key,
-//! and all agents wait for it. Agents outside the round receive nothing.
+//! and all agents that handle preemption wait for it. Agents outside the round receive nothing.
 
 use std::thread;
 use std::time::Duration;

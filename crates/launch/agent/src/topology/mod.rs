@@ -1,9 +1,9 @@
 //! Processors, limits on processor time, and accelerators of this machine.
 //!
-//! This module reads only files of `/proc` and `/sys`, never a driver's library. The files contain
-//! everything that a launch needs: the number of devices, their PCI addresses and UUIDs. A library
-//! would have to be found, loaded and initialised, which takes longer than all other work before
-//! workers run. [`rdzv_agent_proto::topology`] makes the decisions.
+//! This module reads files of `/proc` and `/sys` and the affinity mask, but no driver's library.
+//! The files contain everything that a launch needs, such as the PCI addresses and UUIDs of
+//! devices. A library would have to be found, loaded and initialised, which takes longer than all
+//! other work before workers run. [`rdzv_agent_proto::topology`] makes the decisions.
 //!
 //! | file | reads |
 //! |---|---|

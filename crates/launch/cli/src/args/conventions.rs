@@ -6,7 +6,8 @@
 //!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous. An option that only
 //!   rdzv has is listed under a heading in the help. It never makes a prefix of a `torchrun` option
 //!   ambiguous.
-//! * A negative number is a value; any other argument with a leading dash is an option.
+//! * `-`, a negative number and an unknown option with a space are values. Any other argument with
+//!   a leading dash is an option.
 //! * The first argument that is not an option is the script. All arguments after it belong to the
 //!   script.
 //! * A `--` before the script, or directly after it, is dropped. Every other `--` is an argument of

@@ -31,7 +31,7 @@ const QUESTIONS: [&str; 3] = ["help", "print_completion", "explain"];
 pub(crate) enum Parsed {
     /// Run with these flags.
     ///
-    /// The settings are the same flags with their origins, in the order of the help.
+    /// The settings are the same flags with their origins, in the order of clap's table.
     Run(Box<LaunchArgs>, Vec<Setting>),
     /// Show this help on stdout.
     Help(String),

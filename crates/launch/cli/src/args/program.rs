@@ -29,8 +29,8 @@ impl Launcher {
 pub(crate) enum Program {
     /// A launcher, with its words.
     ///
-    /// The arguments are not parsed yet. The keeper does not need their meaning. The agent parses
-    /// them, so that a wrong line is reported once.
+    /// The arguments are not parsed yet. The agent parses them, so that a wrong line is reported
+    /// once. The keeper needs them only for its own messages.
     Launch(Launcher, Vec<OsString>),
     /// Any other command of rdzv, with all arguments.
     Own(Vec<OsString>),

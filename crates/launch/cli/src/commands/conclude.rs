@@ -51,7 +51,7 @@ pub(super) struct Ended {
     pub(super) logs: LogPlan,
     /// Signals that the run handled.
     pub(super) signals: Vec<i32>,
-    /// `true` if the run received one of them.
+    /// `true` if the run received one of them, or a notice of preemption.
     pub(super) signalled: bool,
     pub(super) outcome: Outcome,
     /// Flags and variables that are set.

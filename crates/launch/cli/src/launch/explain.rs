@@ -12,7 +12,7 @@ use crate::{scheduler, trust};
 
 /// Explains a launch; `settings` are the flags of its line.
 ///
-/// Fails if the launch would fail before it starts the first worker.
+/// Fails if a worker's command or variables cannot be determined.
 pub(crate) fn explain(
     settings: Vec<Setting>,
     launch: &Launch,

@@ -171,6 +171,7 @@ pub(super) struct RendezvousChoice<'a> {
 
 impl RendezvousChoice<'_> {
     /// Refuses spare nodes without a dynamic rendezvous.
+    /// With `is_strict`, also refuses `--standalone` with several nodes.
     ///
     /// Warns about flags whose effect with this backend may surprise the user.
     pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {

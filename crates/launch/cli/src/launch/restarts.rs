@@ -133,7 +133,7 @@ impl RestartArgs {
 
     /// Resolves the wait at the end for other nodes.
     ///
-    /// `is_ours` is `false` for the link named `torchrun`.
+    /// `is_ours` is `true` only for `rdzv run`.
     pub(super) fn exit_barrier(
         &self,
         is_ours: bool,

@@ -107,7 +107,7 @@ impl CountArgs {
         Ok(count)
     }
 
-    /// Returns the number of workers, at most the processors of the control group.
+    /// Returns the number of workers; `cpu` applies the limit of the control group.
     ///
     /// `torchrun` ignores this limit on processor time. In a container that may use two processors
     /// of a large machine, it starts a worker for each processor of the machine.

@@ -139,7 +139,7 @@ pub(super) struct OnRestart {
     pub(super) title: String,
     pub(super) report: Arc<Mutex<NodeReport>>,
     pub(super) running: Vec<JoinHandle<()>>,
-    /// `true` if a signal ends the run, which then does not wait for commands.
+    /// `true` if a signal or a preemption ends the run without a wait for commands.
     pub(super) is_stopped: bool,
 }
 

@@ -151,7 +151,7 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
 
 /// Returns the lines of a message without the run's name and rows of stars.
 ///
-/// Every message of a run begins with the name of the role or run.
+/// Many messages of a run begin with the name of the role or run.
 fn plain_lines(role: LineRole, text: &str, width: Option<usize>) -> Vec<Line> {
     let lines = without_name(text).lines();
     let lines = lines.filter(|line| !line.trim_matches('*').is_empty());

@@ -1,6 +1,6 @@
 //! Observation of a running job: log lines, events, status pages.
 //!
-//! Nothing here influences the run.
+//! Nothing here participates in the agent's decisions.
 //!
 //! | file | holds |
 //! |---|---|

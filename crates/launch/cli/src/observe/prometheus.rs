@@ -1,6 +1,6 @@
 //! Metrics of the run for Prometheus (OpenMetrics text).
 //!
-//! Counters follow the events. Gauges are computed for each request.
+//! Most counters follow the events. The others, and all gauges, are computed for each request.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;

@@ -8,7 +8,7 @@
 //! | `GET /` from a browser, `/events`, `/stacks`, `/output` | views of the job: see `views/server` |
 //! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, through its socket |
 //!
-//! `rdzv store` serves the same pages, without the worker group and the workers.
+//! `rdzv store` serves the same pages, without the worker group, the views and the workers.
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
 //! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The

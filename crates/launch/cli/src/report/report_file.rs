@@ -44,6 +44,7 @@ impl ReportFile {
     }
 
     /// Writes the report to a new file, then renames the file to the path.
+    /// A pipe or device is written directly.
     pub(crate) fn write(&self, text: &str) -> io::Result<()> {
         if self.direct {
             // A pipe without a reader must not block the end of the run.

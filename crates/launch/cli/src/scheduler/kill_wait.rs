@@ -18,7 +18,7 @@ const UNSAID: u64 = 30;
 
 /// Returns the longest shutdown timeout that ends before Slurm's SIGKILL.
 ///
-/// `None` if Slurm's configuration cannot be read here, as in a container.
+/// `None` if Slurm's configuration cannot be read here, as in a container, or leaves no time.
 pub(super) fn longest_shutdown_timeout(variables: &Variables<'_>) -> Option<Duration> {
     let paths = match variables.text("SLURM_CONF") {
         Some(path) => vec![PathBuf::from(path)],

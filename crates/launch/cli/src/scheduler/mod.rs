@@ -1,9 +1,9 @@
 //! Settings from a cluster scheduler: `srun rdzv run train.py` needs no flags.
 //!
 //! rdzv reads the settings only inside a step of a Slurm job, with one task on each node. A flag or
-//! a `PET_*` variable overrides a setting. If one of them configures the rendezvous, rdzv takes no
-//! rendezvous settings from Slurm. In a batch script, an `salloc` shell or a worker, rdzv takes no
-//! settings at all.
+//! a `PET_*` variable overrides a setting. If one of them configures the rendezvous, rdzv takes
+//! neither nodes nor endpoint from Slurm. In a batch script, an `salloc` shell or a worker, rdzv
+//! takes no settings at all.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -58,7 +58,7 @@ pub(crate) struct Scheduled {
     pub(crate) step_node: Option<StepNode>,
     /// Values for flags that neither the line nor a variable sets.
     pub(crate) values: Vec<Value>,
-    /// Reason why rdzv takes no rendezvous settings; empty if it takes them.
+    /// Reason why rdzv takes neither nodes nor endpoint, if flags set them.
     pub(crate) not_taken: &'static str,
     /// Unix time in seconds at which the job ends, if the scheduler reports it.
     pub(crate) deadline: Option<u64>,
@@ -107,7 +107,8 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
 ///
 /// # Errors
 ///
-/// Fails for a step with several tasks on a node, and for values that Slurm does not write.
+/// Fails for a step with several tasks on a node, for values that Slurm does not write, for too
+/// many spare nodes, and for `slurm` outside a step.
 pub(crate) fn scheduled(
     scheduler: &str,
     environment: &BTreeMap<OsString, OsString>,

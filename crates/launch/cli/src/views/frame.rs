@@ -116,7 +116,7 @@ impl View {
             let ranks = shown.iter().map(|worker| worker.identity.rank.0);
             rows.extend(ranks.map(|rank| Row::Rank(name.clone(), rank)));
         }
-        if rest.0 > 0 {
+        if rest.0 > 0 && self.filter.is_empty() {
             rows.push(Row::Rest(rest.0, rest.1));
         }
         rows
@@ -585,6 +585,11 @@ pub(super) mod tests {
         };
         let rows = view.rows(&job);
         assert!(rows.contains(&Row::Rank("node-002/4002".to_owned(), 17)));
+        let is_rest = |row: &Row| matches!(row, Row::Rest(..));
+        assert!(
+            !rows.iter().any(is_rest),
+            "not all others are healthy: {rows:?}"
+        );
         let view = View {
             expanded: ["node-003/4003".to_owned()].into(),
             ..View::default()

@@ -113,7 +113,7 @@ fn read(
     Ok(())
 }
 
-/// Offset of each clock from the first one; `None` without a common round.
+/// Correction of each clock to the first one; `None` without a common round.
 type Offsets = Vec<(String, Option<f64>)>;
 
 /// Returns the job at its end.
@@ -168,10 +168,10 @@ fn replay(records: BTreeMap<String, Vec<Record>>) -> Result<(Job, Offsets), View
     Ok((job, names))
 }
 
-/// Returns the offset of each clock from that of the first node.
+/// Returns the time to add to each clock to get that of the first node.
 ///
-/// The offset is the median over the rounds that two nodes have in common. A node without a round
-/// in common with the first node is compared with the other nodes.
+/// It is the median over the rounds that two nodes have in common. Each node is compared with that
+/// one of the nodes compared before with which it has the most rounds in common.
 fn offsets(records: &BTreeMap<String, Vec<Record>>) -> BTreeMap<&str, f64> {
     let rounds: BTreeMap<&str, BTreeMap<u64, f64>> = records
         .iter()

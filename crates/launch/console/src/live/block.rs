@@ -2,7 +2,7 @@
 //!
 //! A traceback is written line by line, and several workers usually write theirs at the same time.
 //! From its first line on, the lines of its stream form one block, until no further line follows in
-//! time.
+//! time, or the block has become too large or too old.
 
 use std::sync::LazyLock;
 use std::time::Duration;

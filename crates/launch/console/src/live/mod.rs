@@ -1,7 +1,7 @@
 //! The live view of a run.
 //!
-//! The view shows the lines of all workers, whole and labelled. Below them is one row for each
-//! progress bar and one row for the state of the run.
+//! The view shows the lines of all workers, whole and labelled. Below them are rows for
+//! progress bars and prompts, as many as fit, and one row for the state of the run.
 //!
 //! ```text
 //! [0] epoch 1: loss 0.71                                        lines: they scroll away

@@ -71,7 +71,7 @@ pub enum Phase {
         left: Vec<u32>,
         /// Time of SIGKILL.
         deadline: Mono,
-        /// Time of the first request.
+        /// Time that the first request grants.
         shutdown_timeout: Duration,
     },
     /// The agent stops the remaining workers before the next attempt.

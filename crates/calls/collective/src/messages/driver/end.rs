@@ -195,7 +195,8 @@ impl Driver {
 
     /// Leaves the group.
     ///
-    /// Sent messages still arrive, and the peers are notified that this rank left cleanly.
+    /// Sent messages still arrive if the peers take them within [`LINGER`]. The peers are notified
+    /// that this rank left cleanly.
     pub(super) fn leave(mut self) {
         for (_, transfer) in std::mem::take(&mut self.transfers) {
             transfer.values.end(Err(CollectiveError::broken(LEFT)));

@@ -17,7 +17,7 @@ use crate::runtime::gathers::Verdict;
 /// Argument and result are bytes in the format of [`super::message`].
 pub(super) const GATHER: Method<(), ()> = Method::new("rdzv.gather");
 
-/// Returns the method that every agent offers besides those of the application.
+/// Returns the method for reports, which every agent offers.
 pub(crate) fn offered() -> (&'static str, MethodBody) {
     let take = MethodBody::Async(Arc::new(|context, payload| {
         Box::pin(reported(context, payload))

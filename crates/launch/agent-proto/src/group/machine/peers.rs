@@ -13,10 +13,10 @@
 //! arrived first.
 //!
 //! A node at the exit barrier joins again if another node restarts its workers or waits to join:
-//! the workers of all nodes restart together, as those of one node do. After a loss, the
-//! coordinator answers each node that waits at its barrier: another node joins, or none is left to
-//! wait for. Without a coordinator, the last of two nodes ends with success, and a node of more
-//! joins again.
+//! the workers of all nodes restart together, as those of one node do. With `joins_again` off, the
+//! node ends with success instead. After a loss, the coordinator answers each node that waits at
+//! its barrier: another node joins, or none is left to wait for. Without a coordinator, the last of
+//! two nodes ends with success, and a node of more joins again.
 //!
 //! All nodes share one restart budget, unless workers recover in their processes. A restart that
 //! another node has used for its failure is no longer available here. No other change of membership

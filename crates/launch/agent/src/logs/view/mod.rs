@@ -164,7 +164,7 @@ impl LiveView {
         let _ = ended.recv_timeout(END_TIMEOUT);
     }
 
-    /// Gives a worker terminals for its streams that go to no file.
+    /// Gives a worker terminals or pipes for its streams that go to no file.
     pub(crate) fn attach(&self, ranks: &WorkerRanks, streams: &mut WorkerStreams) {
         self.tails.begin(ranks.local_rank);
         let open = |target, stream: &mut Option<OwnedFd>| {

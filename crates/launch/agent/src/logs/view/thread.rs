@@ -1,8 +1,8 @@
 //! Thread that takes the packets of the relay and draws.
 //!
-//! It draws at most every [`FRAME`], unless many bytes wait. Equal lines of several workers become
-//! one, as with `--collapse`. An idle view wakes only when the clock in its status row changes.
-//! Without a clock it does not wake.
+//! It draws at most every [`FRAME`], unless many bytes wait or the agent awaits the output. Equal
+//! lines of several workers become one, as with `--collapse`. An idle view wakes only when the
+//! clock in its status row changes. Without a clock it does not wake.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -47,7 +47,7 @@ pub(super) struct View {
     streams: BTreeMap<StreamId, Stream>,
     /// Lines of stdout and of stderr that wait for equal ones.
     folds: [Fold; 2],
-    /// Workers of the streams whose output is still waiting.
+    /// Workers of the open streams, and of those whose output is still waiting.
     ranks: BTreeMap<StreamId, WorkerRanks>,
     /// Label of the last line and its streams.
     /// Consecutive lines usually come from the same workers.

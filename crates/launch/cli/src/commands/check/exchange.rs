@@ -1,6 +1,7 @@
 //! Exchange between the nodes of a check, through one store.
 //!
-//! Each node publishes its facts, tries to reach all other nodes, and reads the number of findings.
+//! Each node publishes its facts and tries to reach all nodes. The host compares, and publishes the
+//! number of findings, which the other nodes read.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};

@@ -28,7 +28,7 @@ use crate::terminal::{complain, show};
 /// `srun rdzv check` checks all nodes of a Slurm step; elsewhere, the command checks this node. It
 /// checks the space for temporary files, Python, and NVIDIA GPUs for uncorrected errors. On several
 /// nodes, it also checks names, ports and clocks, and compares the versions of rdzv, Python and
-/// PyTorch and the numbers of GPUs. The first node prints a line for each node and each finding.
+/// PyTorch and the numbers of GPUs. The first node prints lines about each node and each finding.
 /// The exit code is 0 without findings. Otherwise it is 1 on the first node and on each node that
 /// has a finding.
 #[derive(Debug, Args)]
