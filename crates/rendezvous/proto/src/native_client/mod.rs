@@ -268,7 +268,7 @@ pub enum RoundChange {
     Lost {
         /// Description of the error.
         what: String,
-        /// Time since the coordinator's last message, or since the connection was lost.
+        /// Time since the connection was lost.
         elapsed: Duration,
     },
 }

@@ -56,8 +56,8 @@ impl Run {
 
     /// Answers the successful participants after the end of their round.
     ///
-    /// They join the next round if another node does, as the workers of one node restart together.
-    /// They end if every other participant is lost or has succeeded too. Until then they wait.
+    /// They join the next round if another node does, because all workers restart together. They
+    /// end if every other participant is lost or has succeeded too. Until then they wait.
     pub(in crate::coordinator) fn answer_succeeded(&mut self, now: Now) {
         let Round::Over(formed) = &mut self.round else {
             return;

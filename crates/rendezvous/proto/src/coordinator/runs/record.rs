@@ -66,6 +66,8 @@ impl Run {
     }
 
     /// Returns the rank of the participant that hosts this coordinator.
+    ///
+    /// `None` if voters have elected the coordinator, or if no participant hosts it.
     pub(super) fn host_rank(&self) -> Option<u32> {
         let host = self.origin.host().filter(|host| *host != 0)?;
         let mut members = self.record.members.iter();

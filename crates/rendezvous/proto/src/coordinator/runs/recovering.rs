@@ -26,7 +26,7 @@
 //! wrong part of a cut network stops no worker.
 //!
 //! Without a record, the round is the last one that any agent reports, and no participant may be
-//! missing:
+//! missing, unless the user confirms its exit:
 //!
 //! | after [`UNNOTED`] at least | then |
 //! |---|---|

@@ -100,6 +100,8 @@ pub enum Event {
         /// Number of the round.
         round: u64,
         /// Rank of the participant that hosts the coordinator, if one does.
+        ///
+        /// `None` if voters have elected the coordinator.
         host: Option<u32>,
     },
     /// The workers of all participants have succeeded.
