@@ -1,9 +1,8 @@
 //! Escaping of texts from other processes and nodes for safe display.
 //!
 //! A worker, or any peer that can reach a port, controls such a text. Unescaped, the text could
-//! move the cursor of a terminal, imitate a log line of rdzv, or reverse the order of letters. Each
-//! text is escaped once, on input. Afterwards, any message, log line or report may contain the
-//! text.
+//! move the cursor of a terminal, imitate a log line of rdzv, or reverse the order of letters. Most
+//! texts are escaped on input. Afterwards, any message, log line or report may contain them.
 
 /// Escapes a text into one line.
 ///

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! All drivers that have an event loop share these primitives.
+//! Drivers with their own event loop share these primitives; the rendezvous uses tokio.
 //!
 //! | type | content |
 //! |---|---|

@@ -55,7 +55,7 @@ fn profile() -> PathBuf {
 }
 
 /// Builds a program with cargo, at most once per test process.
-/// Tests thus never run an old program. Without cargo, or if everything is built already, the
+/// Tests under cargo thus run no old program. Without cargo, or if everything is built already, the
 /// program must exist.
 fn build(program: &Path, what: &[&str]) {
     static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());

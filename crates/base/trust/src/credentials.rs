@@ -16,7 +16,7 @@ use crate::{Identity, Token};
 /// Clones are cheap.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Token that both sides prove on every connection.
+    /// Token whose possession both sides of a connection prove.
     pub token: Option<Token>,
     /// Certificates of this process.
     /// With them, connections are encrypted and both sides present a certificate.

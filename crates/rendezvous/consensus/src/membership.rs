@@ -7,10 +7,10 @@
 //! | 3, 4 | 3 |
 //! | 5, 6 | 5, and so on, up to the allowed maximum |
 //!
-//! The order of preference is: current voters, learners, stores, nodes without workers, other
-//! machines, other networks, age. New members learn first, and vote when they have the log. A lost
-//! voter is replaced in one step by a member that has the log. If no candidate can replace it
-//! within one second, the group shrinks.
+//! The order of preference is: the leader, current voters, learners, stores, nodes without workers,
+//! other machines, other networks, age. New members learn first, and vote when they have the log. A
+//! lost voter is replaced in one step by a member that has the log. If there is no candidate to
+//! replace it, the group shrinks after one second.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use rdzv_core::time::Mono;
 use crate::configuration::{Configuration, Kind, VoterChange};
 use crate::voter::VoterId;
 
-/// Time for a candidate to replace a lost voter, before the group shrinks.
+/// Time in which a candidate can appear before the group shrinks.
 const REPLACED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A process that is a member, or could be one.

@@ -205,7 +205,7 @@ pub struct JoiningAgent {
 /// Each text is one sentence for users.
 #[derive(Debug)]
 pub enum Change {
-    /// Nodes are waiting for the next round, or members were lost.
+    /// Nodes are waiting for the next round, or members have left or are lost.
     ///
     /// Every node that wants to continue must join again.
     Membership {
@@ -214,7 +214,7 @@ pub enum Change {
         /// This change can arrive before the join for that round has returned, or after a later
         /// join has begun.
         round: u64,
-        /// Nodes that caused the change, and how the backend detected it.
+        /// Reason for the change, usually with the nodes that caused it.
         reason: String,
     },
     /// A member has failed permanently.

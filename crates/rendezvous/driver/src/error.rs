@@ -217,7 +217,7 @@ impl RendezvousError {
         Self::Argument(what.into())
     }
 
-    /// Returns the name of the corresponding torchelastic exception.
+    /// Returns the name of the corresponding Python exception.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Argument(_) => "ValueError",

@@ -53,7 +53,7 @@ pub struct RendezvousEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupEvent {
-    /// This agent has switched to another coordinator.
+    /// This agent has attached to its first coordinator, or to another one.
     CoordinatorChanged {
         /// Endpoint of the new coordinator.
         coordinator: String,

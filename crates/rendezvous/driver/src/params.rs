@@ -47,8 +47,8 @@ pub struct RendezvousParameters {
     pub group: Option<GroupStatus>,
     /// `true` if the kernel kills the workers when the agent exits (`c10d`).
     ///
-    /// A closed connection then proves to the coordinator that both the agent and its workers have
-    /// exited. The default is `false`.
+    /// The clean end of its connection can then prove to the coordinator that both the agent and
+    /// its workers have exited. The default is `false`.
     pub ends_workers: bool,
     /// `true` if the option `rank_order` is `sorted` by default (`c10d`).
     ///

@@ -5,8 +5,8 @@
 //!                   ◄── next ──                ◄── received ────             ◄──
 //! ```
 //!
-//! The coordinator passes messages on without reading them. Without a viewer, nothing here wakes
-//! up.
+//! The coordinator passes messages on without reading them. Without a viewer, only a new connection
+//! wakes a receiver here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

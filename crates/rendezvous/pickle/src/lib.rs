@@ -76,7 +76,7 @@ pub enum Problem {
         /// Kind of the item.
         found: &'static str,
     },
-    /// Size that exceeds the size of every possible state.
+    /// Size that exceeds a limit.
     #[error("a rendezvous state never has more than {most} {what}")]
     TooMuch {
         /// Name of the counted things.

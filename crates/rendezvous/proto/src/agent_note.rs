@@ -26,13 +26,13 @@ pub struct AgentNote {
     ///
     /// It is 0 until the agent reports it.
     pub restarts: u32,
-    /// `true` if the agent ended its run itself, instead of being killed.
+    /// `true` if the agent ended its run in order: no kill, no panic.
     pub has_ended: bool,
     /// Number of restarts of the workers that the agent has used.
     pub restarts_used: u32,
-    /// Number of agents that were killed.
+    /// Number of agents that died and were restarted.
     pub deaths: u32,
-    /// Last death of an agent; `None` if no agent was killed.
+    /// Last death of an agent that was restarted; `None` if there was none.
     pub last_death: Option<Death>,
     /// End of the workers' lease, in milliseconds on the lease clock.
     ///
@@ -88,7 +88,7 @@ impl AgentNote {
 
     /// Returns the record in the newest complete slot, and its sequence number.
     ///
-    /// `None` if no slot has been written yet.
+    /// `None` if no slot is complete.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
         slot::newest(slots, Self::read)
     }

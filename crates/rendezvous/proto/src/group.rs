@@ -21,7 +21,7 @@ pub struct VoterGroupView {
     pub term: Option<u64>,
     /// Role of the process in the group, if it has one.
     pub role: Option<VoterRole>,
-    /// Members of the group, in the order of their voter indices.
+    /// Members of the group, by endpoint index; unknown endpoints come last.
     pub voters: Vec<VoterView>,
     /// Target number of voters, including the present ones.
     pub target: usize,

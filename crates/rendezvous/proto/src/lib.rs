@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Agents form a new round after every change.
+//! Agents form a new round after most changes of the nodes.
 //!
 //! ```text
 //!              first node           min nodes came: last call        deadline, or max nodes came

@@ -27,7 +27,8 @@ pub struct Recovering {
     pub left: Option<Duration>,
     /// `true` if the coordinator has a record of the round.
     ///
-    /// Without a record, the coordinator waits for every participant.
+    /// Without a record, the coordinator waits for each participant, unless the user confirms its
+    /// exit.
     pub is_noted: bool,
     /// Known hosts by rank, if all participants are silent.
     ///

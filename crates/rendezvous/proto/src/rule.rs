@@ -7,7 +7,7 @@ pub enum Rule {
     RecordsBeforeNotice,
     /// The end of a run is recorded.
     EndIsRecorded,
-    /// With a record, only more than half of the participants continue alone.
+    /// With a record, exactly half of the participants is no majority.
     MostRestore,
     /// Without a record, the coordinator waits for participants that are missing.
     MissingAreAwaited,
@@ -59,7 +59,7 @@ pub enum Rule {
     RanksStick,
     /// A spare joins when the round is no longer full.
     SparesStepIn,
-    /// Nodes of the last round come before spares.
+    /// Nodes of the last round come before other waiting nodes.
     FormerComeFirst,
     /// The only voter announces nothing unrecorded, even while it ends.
     LastVoterRecords,

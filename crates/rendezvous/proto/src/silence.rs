@@ -19,8 +19,9 @@
 //! The agent is lost if its connection ended in this way, it did not reattach within
 //! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and its last message is older than L.
 //! The last condition is necessary because Linux adds an earlier outage to the next one. So a
-//! machine that is silent for less than L is never lost. Agents notice a silent coordinator sooner.
-//! They reattach to another coordinator before that coordinator could declare them lost.
+//! machine that is silent for less than L is not lost, unless `keep_alive_interval` times
+//! `keep_alive_max_attempt` is shorter. Agents notice a silent coordinator sooner. They reattach to
+//! another coordinator before that coordinator could declare them lost.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ pub fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
 
 /// Returns the content of the newest complete slot, and its sequence number.
 ///
-/// `None` if no slot has been written yet. Bytes after the content of a slot are ignored.
+/// `None` if no slot is complete. Bytes after the content of a slot are ignored.
 pub fn newest<T>(slots: [&[u8]; 2], read: impl Fn(Bytes<'_>) -> Option<T>) -> Option<(u64, T)> {
     let whole = slots.into_iter().filter_map(|slot| {
         let (sequence, content) = decode(slot)?;

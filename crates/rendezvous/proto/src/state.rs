@@ -9,7 +9,7 @@ use rdzv_pickle::Value;
 
 /// Descriptor of a node, as other nodes know it.
 ///
-/// Nodes are ordered by address (by code point), process id and local id. Their ranks follow this
+/// Nodes are ordered by address (by code point), process id and local id. Sorted ranks follow this
 /// order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeDesc {

@@ -44,7 +44,7 @@
 //! | `machine/membership.rs` | the processes of the group: founding, invitations, replacements |
 //! | `machine/view.rs` | the state of the group, for status requests |
 //! | `machine/open.rs` | a group that agents may join |
-//! | `machine/takeover.rs` | an open group after the end of all its voters |
+//! | `machine/takeover.rs` | an open group that has lost its majority |
 //! | `machine/leading.rs` | the decisions of the group, and the coordinator at its leader |
 //! | `machine/agents.rs` | the agents that can become voters |
 //! | `peers.rs` | the processes at the other endpoints |
@@ -245,7 +245,7 @@ pub enum Fact {
         /// `true` if the group that this process left had a round; that round is over.
         had_round: bool,
     },
-    /// All voters had ended, and this process continues from the newest record.
+    /// The group had lost its majority, and this process continues from its record.
     TookOver,
     /// This process has left a group that can never decide again.
     GaveUp,

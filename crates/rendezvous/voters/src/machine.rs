@@ -79,8 +79,8 @@ pub struct Voter {
 
 /// Id of a group: its cluster (lower half) and a sequence number (upper half).
 ///
-/// The sequence number is the last known term of the group that this group succeeds without its
-/// log, or 1 if there is none. It is 0 for a group with a list.
+/// The sequence number is at least the last known term of the group that this group succeeds
+/// without its log, or 1 if there is none. It is 0 for a group with a list.
 type GroupId = u128;
 
 fn cluster_of(group: GroupId) -> u64 {

@@ -84,7 +84,7 @@ impl Attacker {
     }
 }
 
-/// A connection of an attacker. Every call waits only for a short time.
+/// A connection of an attacker. A call ends soon after the server stops.
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,

@@ -25,7 +25,7 @@ use crate::bind::loopback;
 /// Time without an endpoint after which the leader may belong to torchelastic.
 ///
 /// Such a leader publishes its endpoint only once, in an earlier round. It notices within a second
-/// that a round is complete; an agent of rdzv is never this late.
+/// that a round is complete; an agent of rdzv is usually faster.
 const TORCHELASTIC_SILENCE: Duration = Duration::from_secs(3);
 
 /// Time limit to connect to the workers' store, which already listens.

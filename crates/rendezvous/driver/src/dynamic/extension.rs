@@ -240,7 +240,7 @@ impl<H: Host> Extension for Beside<H> {
     }
 }
 
-/// Maximum length of a run's state, enough for about ten thousand nodes.
+/// Maximum length of a run's state, enough for several thousand nodes.
 const LONGEST_STATE: usize = 1 << 20;
 
 #[derive(Debug, Default)]

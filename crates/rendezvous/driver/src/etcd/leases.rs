@@ -1,4 +1,4 @@
-//! Leases: the entries of a node in etcd last as long as the node.
+//! Leases, with which etcd deletes the entries of nodes that have ended.
 //!
 //! A separate thread renews the leases. It shares nothing with user code, waits only for its clock
 //! and the server, and ends with the [`Leases`].
@@ -180,7 +180,7 @@ impl Drop for Leases {
 
 /// Sends a request, and repeats it if its lease has expired.
 ///
-/// The server may have been away for longer than the lease lives.
+/// This node may have been cut off for longer than the lease lives.
 fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     for _ in 1..LEASE_ATTEMPTS {
         match request() {

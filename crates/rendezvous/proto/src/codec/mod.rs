@@ -7,7 +7,7 @@
 //!
 //! Python agents can read what this module writes, and this module reads what they write.
 //! Attributes that other releases may add are preserved ([`Dialect`](super::Dialect)). Both
-//! directions take time proportional to the number of nodes.
+//! directions take time almost proportional to the number of nodes.
 
 mod read;
 pub mod text;
@@ -89,7 +89,7 @@ pub enum CodecError {
         /// Number of base64 digits in the value.
         digits: usize,
     },
-    /// The value is not a pickle, or a pickle of another type.
+    /// The value is not a pickle, or contains what no state contains.
     #[error("not a pickle of a rendezvous state: {0}")]
     Pickle(#[from] PickleError),
     /// A part of the state has the wrong type.

@@ -1,8 +1,8 @@
 //! The gate for the coordinator's outputs.
 //!
-//! The gate holds back every output that depends on a record until the record is saved. A process
-//! that saves its record locally needs no gate: it writes the record before it applies the next
-//! output. Voters replicate the record, which takes a round trip.
+//! The gate holds back each output that follows a record, until the record is saved. A process that
+//! saves its record locally needs no gate: it writes the record before it applies the next output.
+//! Voters replicate the record, which takes a round trip.
 
 use std::collections::VecDeque;
 
@@ -120,7 +120,7 @@ impl Gate {
 
     /// Stops holding outputs back.
     ///
-    /// All runs are over, and no voter remains to replicate records.
+    /// The process no longer participates in its group, so no voter replicates its records.
     pub fn open(&mut self) {
         self.is_open = true;
     }

@@ -14,8 +14,8 @@
 //!
 //! * Joins of one round commute: ranks depend on the names of the nodes and on their ranks in the
 //!   last round, not on the order of arrival.
-//! * An operation costs O(log N), a round O(N), because the coordinator announces the end of a
-//!   round only once.
+//! * Most operations cost O(log N), and a round costs O(N), because the coordinator announces the
+//!   end of a round only once.
 //! * Agents of torchrun find the same state under their key. The coordinator writes their form of
 //!   it before one of them reads the key, and reads it after one of them has written. Their
 //!   compare-and-set fails if the state has changed since they read it.
@@ -222,7 +222,7 @@ pub struct Coordinator {
     origin: Origin,
     /// Start of this coordinator; `None` if it is not restartable.
     ///
-    /// The coordinator knows earlier events only from the record.
+    /// The coordinator knows earlier events from the record and from agents.
     began: Option<Mono>,
     /// `true` if the record of the previous coordinator contained any run.
     has_note: bool,

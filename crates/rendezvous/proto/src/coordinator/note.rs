@@ -119,7 +119,7 @@ impl Note {
 
     /// Returns the record in the newest complete slot, and its sequence number.
     ///
-    /// `None` if no slot has been written yet. Bytes after the content of a slot are ignored.
+    /// `None` if no slot is complete. Bytes after the content of a slot are ignored.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
         slot::newest(slots, Self::read)
     }

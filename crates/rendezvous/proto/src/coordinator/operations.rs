@@ -188,7 +188,7 @@ impl Coordinator {
 
     /// `true` if this coordinator follows the one that an agent obeyed last.
     ///
-    /// This coordinator must have no record of a previous coordinator. The other one must have
+    /// This coordinator must know no round, from a record or from agents. The other one must have
     /// certainly ended: it listened at the same address, or the user confirms its end. This
     /// coordinator then gets the next number in the cluster of the other one. After that, it
     /// follows any coordinator of this cluster.

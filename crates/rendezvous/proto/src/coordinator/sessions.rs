@@ -3,7 +3,7 @@
 //! An agent is declared lost if it sends nothing for too long ([`Sessions::lost_agents`]), or does
 //! not reattach after its connection has broken ([`Sessions::take_gone`]).
 //!
-//! This data is volatile: all of it follows from the existing connections.
+//! This data is volatile: no record contains it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

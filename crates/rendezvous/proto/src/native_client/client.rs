@@ -23,7 +23,7 @@ mod silence;
 /// Maximum number of nodes that a failed join names.
 const MOST_NAMED: usize = 256;
 
-/// Rate limit for membership changes reported by one host.
+/// Rate limit for changes and failures reported by one host.
 ///
 /// Each change stays in memory until the agent has processed it.
 const MOST_CHANGES: u32 = 4096;
@@ -106,7 +106,7 @@ enum Phase {
 enum Link {
     #[default]
     Up,
-    /// No connection; the next request connects.
+    /// No connection; the next request to join or to close connects.
     Down,
     Dialing(Outage),
     /// Between two attempts to connect.
@@ -337,7 +337,7 @@ impl NativeClient {
 
     /// `true` if a restarted coordinator would wait for this agent until it leaves.
     ///
-    /// An elected coordinator does not wait.
+    /// An elected coordinator usually does not wait.
     fn is_awaited(&self) -> bool {
         self.is_attached() && !self.has_voters && !self.closed
     }

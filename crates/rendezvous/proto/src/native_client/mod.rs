@@ -169,7 +169,7 @@ pub enum Output {
     Missing(Missing),
     /// Log that the previous coordinator, at this address, may still be running.
     Undecided(String),
-    /// The joined round is over, or the run is over.
+    /// The joined round has changed, or the run is over.
     Changed(RoundChange),
     /// Answer to [`Input::Close`]: the run is closed.
     Closed,
@@ -268,7 +268,7 @@ pub enum RoundChange {
     Lost {
         /// Description of the error.
         what: String,
-        /// Time since the coordinator's last message, or since the connection was lost.
+        /// Time since the connection was lost.
         elapsed: Duration,
     },
 }

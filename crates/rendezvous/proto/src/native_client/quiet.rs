@@ -62,8 +62,8 @@ impl Quiet {
 
     /// Returns the step that is due, if any.
     ///
-    /// The agent asks other voters only if there are some. All times count from the question to the
-    /// coordinator, because this process may have been delayed before.
+    /// The agent asks other voters only if there are some. Later times count from the question to
+    /// the coordinator, because this process may have been delayed before.
     pub(super) fn next(&mut self, now: Mono, has_voters: bool) -> Option<Step> {
         if self.deadline() > now {
             return None;

@@ -1,6 +1,4 @@
 //! Changes of a complete round, and the detection of lost nodes.
-//!
-//! A participant reports each change once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -129,7 +129,7 @@ pub enum ParticipantFailure {
     },
     /// The node could not leave or close the run in time.
     ///
-    /// Each of its writes lost a race with another agent.
+    /// Its writes lost races with other agents, or the store was slow.
     WriteTimeout {
         /// Time for which the node has tried.
         elapsed: Duration,

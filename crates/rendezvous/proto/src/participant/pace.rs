@@ -2,9 +2,9 @@
 //!
 //! A write fails if another agent has written since the last read. With many simultaneous writers,
 //! most of the work is lost. Retries without a pause make this worse with every agent. So after a
-//! lost write, an agent waits for a random part of a window. The window doubles with every loss.
-//! After the end of a round, for example, many agents are about to write. Then each agent picks a
-//! random moment in the time that all of them need.
+//! lost write, an agent waits for a random part of a window. The window doubles with every loss, up
+//! to a limit. After the end of a round, for example, many agents are about to write. Then each
+//! agent picks a random moment in the time that all of them need.
 
 use std::time::Duration;
 

@@ -280,8 +280,8 @@ impl Voter {
 
     /// Starts the handover of a process that ends by its own decision.
     ///
-    /// The process notifies the others and stays until they no longer count on it. Two of three
-    /// voters can leave this way, and the last one continues.
+    /// The process notifies the others and stays until they no longer count on it, for at most
+    /// [`HAND_OVER_WITHIN`]. Two of three voters can leave this way, and the last one continues.
     pub(super) fn end(&mut self, now: Now) {
         let group = self.group.as_ref().filter(|group| !group.is_over());
         let is_deserted = self.peers.all_present().next().is_none();

@@ -11,9 +11,10 @@
 //! all members. It learns the log and votes when the number of candidates allows
 //! (`rdzv_consensus::membership`). Of one or two candidates, one votes; of three or four, three do.
 //!
-//! A member without a connection counts as lost. Another candidate replaces it immediately, or the
-//! group shrinks one second later. This is safe even if the member is alive, because a majority
-//! agrees to the change. A member that returns is a candidate again.
+//! A member without a connection counts as lost. Another candidate replaces it as soon as that has
+//! the log. Without such a candidate, the group shrinks one second later. This is safe even if the
+//! member is alive, because a majority agrees to the change. A member that returns is a candidate
+//! again.
 //!
 //! Every member connects to the process at the job's endpoint. A new process there may have founded
 //! its own group because no process reported an existing one. It leaves that group if the group has

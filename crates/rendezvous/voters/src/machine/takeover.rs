@@ -1,6 +1,6 @@
-//! Takeover after all voters of an open group have ended and were restarted.
+//! Takeover of an open group that has lost its majority for good.
 //!
-//! One of the restarted processes continues from its record.
+//! One of the processes that remember the group continues from its record.
 //!
 //! A process remembers a group if it was a member, or if the previous process at its address was.
 //! The memory holds the terms, the runs, and the voters of the newest configuration in the log.
@@ -220,8 +220,8 @@ impl Voter {
 
     /// Leaves a group that can never decide again, and keeps its memory.
     ///
-    /// A voter leaves when the voters that have not certainly ended cannot form a majority. A
-    /// learner leaves when the group has no leader.
+    /// A group with a leader is not lost. Without a leader, a learner leaves. A voter leaves if
+    /// each voter is connected or has certainly ended, and the connected ones are no majority.
     pub(super) fn leave_if_lost(&mut self, now: Now) {
         let Some(group) = &self.group else { return };
         let alive = self.all_connected();

@@ -20,7 +20,7 @@ pub(super) struct Seen {
     /// Cluster and term of the last election that had a winner.
     led: Option<(u64, u64)>,
     elections: u64,
-    /// Number of times that this process continued after the end of all voters.
+    /// Number of times that this process took over its group.
     pub(super) takeovers: u64,
 }
 

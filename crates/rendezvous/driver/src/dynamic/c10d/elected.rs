@@ -42,7 +42,7 @@ const REMEDY_OPEN: &str = "check that an agent of the job is running at the endp
                            RDZV_CONTACT_POINTS to the endpoints of its voters; --rdzv-conf \
                            join_timeout=SECONDS waits longer";
 
-/// Joins the elected coordinator, as a voter if an endpoint is on this machine.
+/// Joins the elected coordinator, as a voter if it gets a local endpoint.
 pub(super) fn at_one_of(
     endpoints: &[Endpoint],
     options: &Options,
@@ -92,10 +92,10 @@ fn join_open_group(
     Ok(Connection::new(Box::new(native), None, voter))
 }
 
-/// Joins a group through contact points, after the endpoint's machine was lost.
+/// Joins a group through contact points, even if the endpoint is lost.
 ///
 /// `None` if there are no contact points, if the endpoint is on this machine, if agents cannot
-/// become voters, or if a store answers at the endpoint.
+/// become voters, or if only a store without a coordinator answers at the endpoint.
 pub(super) fn find_elsewhere(
     site: Site<'_>,
     is_host: Option<bool>,
@@ -196,7 +196,7 @@ pub(super) fn await_coordinator(
     }
 }
 
-/// Returns the wait of an agent whose job has not started.
+/// Returns the wait of an agent that has not found the coordinator.
 fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Waits {
     let (missing, what) = (search.endpoints(), what.to_owned());
     Arc::new(move || Wait {

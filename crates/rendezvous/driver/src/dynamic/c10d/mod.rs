@@ -20,7 +20,7 @@
 //!   and may return.
 //! * `voters`: with a list of endpoints, the number of voters among them. Default: 1, 3 or 5, as
 //!   many as the list allows. With one endpoint, the maximum number of voters among the agents.
-//!   Default: 5 if a killed agent is restarted, otherwise 1.
+//!   Default: 5 if a killed agent is restarted, otherwise 1. With port 0 or a single node, it is 1.
 //! * `node_timeout` (3 s): time for which a machine may be silent, according to its kernel; see
 //!   [`rdzv_rendezvous_proto::silence`].
 //! * `fence` (`auto`): `auto` or `off`. With `auto` and three or more voters, a node suspends its

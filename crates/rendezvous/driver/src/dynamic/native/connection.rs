@@ -539,7 +539,7 @@ async fn read(link: &mut Option<Link>, into: &mut [u8]) -> io::Result<usize> {
 impl OfVoters {
     /// Connects to the coordinator, whose last address is `address`.
     ///
-    /// Without other endpoints, one attempt takes at most `within`.
+    /// Without other endpoints, each step of the attempt takes at most `within`.
     fn dial(
         &mut self,
         address: SocketAddr,

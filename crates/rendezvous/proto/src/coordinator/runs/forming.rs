@@ -5,7 +5,9 @@
 //! * `max_nodes` nodes have joined.
 //! * At least `min_nodes` nodes have joined, every expected node is among them, and the expected
 //!   nodes were enough from the beginning. After a change, there is no other node to wait for.
-//! * At least `min_nodes` nodes have joined, and the last call is over.
+//! * At least `min_nodes` nodes have joined, and the last call is over. A round that would be
+//!   complete waits while members of an older round, which this coordinator does not know, may
+//!   reattach.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -230,7 +232,8 @@ impl Run {
 
     /// Assigns the ranks of a round that is ready.
     ///
-    /// Agents of torchrun sort them, so a round with such an agent is sorted.
+    /// Agents of torchrun sort them, so a round with such an agent is sorted. A native agent can
+    /// request the same.
     fn assign_ranks(&mut self) {
         let sorts = |node| {
             let agent = self.agents.get(node);

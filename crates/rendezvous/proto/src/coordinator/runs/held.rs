@@ -11,7 +11,7 @@ use rdzv_core::time::{Mono, Now};
 
 /// Time in which a restarted agent can replace the last running node.
 ///
-/// The launcher restarts a killed agent within half a second.
+/// The launcher restarts a killed agent after a pause of at most 0.5 s.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 
 /// End of a sentence to a successful node that need not wait any more.
@@ -56,8 +56,8 @@ impl Run {
 
     /// Answers the successful participants after the end of their round.
     ///
-    /// They join the next round if another node does, as the workers of one node restart together.
-    /// They end if every other participant is lost or has succeeded too. Until then they wait.
+    /// They join the next round if another node does, because all workers restart together. They
+    /// end if every other participant is lost or has succeeded too. Until then they wait.
     pub(in crate::coordinator) fn answer_succeeded(&mut self, now: Now) {
         let Round::Over(formed) = &mut self.round else {
             return;

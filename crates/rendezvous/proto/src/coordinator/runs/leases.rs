@@ -10,7 +10,7 @@
 //! | a round holds, and there are three voters | – | `Fence`, on |
 //! | each participant reports a lease | the lease | – |
 //! | there are fewer than three voters | no lease | `Fence`, off |
-//! | an agent reattaches | – | `Fence`, as recorded |
+//! | an agent reattaches | – | `Fence`, on if recorded, or with three voters if it may have a lease |
 //!
 //! A recorded lease guarantees that the workers of each silent participant are suspended in time.
 //! The next coordinator relies on it. A participant that may have a lease is not lost by silence

@@ -17,13 +17,13 @@ use rdzv_core::time::{Mono, Now};
 /// Time to wait for a `torchrun` rank 0 before searching earlier rounds.
 ///
 /// Usually the search starts earlier, when rank 0 stores the port or its role. Rank 0 stores no
-/// role if all nodes are alike.
+/// role if `TORCH_ELASTIC_WORKER_IDENTICAL` is 1.
 const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of earlier rounds that the coordinator searches.
 const ROUNDS: u64 = 64;
 
-/// Maximum length of a host name or port in a key.
+/// Maximum length of a host name or port under a key.
 const LONGEST: usize = 1024;
 
 /// Address of the workers' store of a formed round.
@@ -44,7 +44,7 @@ pub(super) enum Master {
 }
 
 impl Run {
-    /// Starts the wait for the address of a complete round.
+    /// Starts the wait for the address if rank 0 is an agent of torchrun.
     pub(super) fn seek_master(&mut self, now: Now) {
         let first = self.first();
         let is_torchrun = first.is_some_and(|first| !self.agents.contains_key(first));

@@ -6,7 +6,7 @@ use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
 use crate::{NodeDesc, Rule};
 
-/// Maximum round number that a coordinator without a record accepts.
+/// Bound of the round numbers that a coordinator without a record accepts.
 ///
 /// The limit leaves room for further numbers.
 pub(super) const HIGHEST: u64 = 1 << 48;
@@ -66,6 +66,8 @@ impl Run {
     }
 
     /// Returns the rank of the participant that hosts this coordinator.
+    ///
+    /// `None` if voters have elected the coordinator, or if no participant hosts it.
     pub(super) fn host_rank(&self) -> Option<u32> {
         let host = self.origin.host().filter(|host| *host != 0)?;
         let mut members = self.record.members.iter();
@@ -101,7 +103,9 @@ impl Run {
         }
     }
 
-    /// Returns the record with which a search for participants began.
+    /// Returns the record of a round whose participants are missing.
+    ///
+    /// `None` without a search for them, or if the search began without a record.
     pub(in crate::coordinator) fn searched_record(&self) -> Option<RunNote> {
         self.round.search()?;
         let is_recorded = self.round.recovery().is_none_or(|it| it.is_recorded());

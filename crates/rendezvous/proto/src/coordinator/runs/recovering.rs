@@ -7,7 +7,7 @@
 //!
 //! | accounted for | then |
 //! |---|---|
-//! | all, and all hold the round | it holds; workers notice nothing |
+//! | all, and all hold the round | it holds, unless a node waits to join |
 //! | all, and some no longer hold it | it is over, and the next one forms |
 //! | at the end of the window: more than half | it is over; missing participants are lost |
 //! | at the end of the window: one that no longer holds it | it is over; missing participants are lost |
@@ -17,7 +17,8 @@
 //! at the earliest 1.05 times `node_timeout` plus 0.25 s after the last message of the previous
 //! coordinator. A coordinator with voters has a majority, so it also declares missing participants
 //! lost in the last case. If all are missing, this holds only if they have a fence, or if one of
-//! them had left.
+//! them had left. If the user confirms that the missing participants have exited, they are lost at
+//! the end of the window in any case.
 //!
 //! This guarantees that two complete rounds never overlap. The round of the record is the last one
 //! that was announced, so every agent of earlier rounds has left them. The next round forms only
@@ -25,7 +26,7 @@
 //! wrong part of a cut network stops no worker.
 //!
 //! Without a record, the round is the last one that any agent reports, and no participant may be
-//! missing:
+//! missing, unless the user confirms its exit:
 //!
 //! | after [`UNNOTED`] at least | then |
 //! |---|---|
@@ -52,7 +53,7 @@ pub const WINDOW: Duration = Duration::from_secs(3);
 
 /// Time in which members of an older round find the coordinator.
 ///
-/// Members try to connect at least once a second.
+/// Members usually try to connect at least once a second.
 pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
 
 /// Additional time for each participant.
@@ -115,7 +116,8 @@ impl Run {
     /// Returns the deadline for participants of an elected coordinator to reattach.
     ///
     /// `heard` is the last contact with the previous coordinator. Since then, agents have searched
-    /// for another one, and workers of an agent that is cut off are suspended.
+    /// for another one. With a fence, the workers of an agent that is cut off are suspended by this
+    /// deadline.
     fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
         let heard = if self.origin.rules.has(Rule::ElectorsCount) {
             heard
@@ -224,7 +226,9 @@ impl Run {
         found.map(|(rank, _)| *rank)
     }
 
-    /// Marks a lost participant as missing again, because it may still be running.
+    /// Marks a lost participant as missing again, in a recovery without a record.
+    ///
+    /// The participant may still be running.
     pub(super) fn await_again(&mut self, node: &NodeDesc) {
         let rank = self.nodes.participants.get(node).copied();
         let agent = self.agents.get(node);
@@ -418,7 +422,7 @@ impl Run {
 
     /// Ends the search with the participants that hold the round.
     ///
-    /// The round is over if there is a `reason`; otherwise it holds.
+    /// The round is over if there is a `reason`, or if a node waits to join; otherwise it holds.
     fn restore(&mut self, now: Now, reason: Option<String>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former_size = self.record.members.len() as u32;

@@ -218,7 +218,7 @@ impl Round {
         matches!(self, Self::Closed { .. })
     }
 
-    /// Returns the last announced round; `None` if this coordinator knows none.
+    /// Returns the last announced round; `None` if unknown or the run is over.
     pub(super) fn announced(&self) -> Option<u64> {
         match self {
             Self::Forming(forming) => forming.last,

@@ -53,7 +53,7 @@ pub enum Event {
         round: u64,
         /// Number of nodes that wait for the next round.
         waiting: u32,
-        /// Sentence that names the nodes that have joined, left or are lost.
+        /// Reason for the end of the round, as a sentence.
         reason: String,
     },
     /// A participant has failed permanently.
@@ -100,6 +100,8 @@ pub enum Event {
         /// Number of the round.
         round: u64,
         /// Rank of the participant that hosts the coordinator, if one does.
+        ///
+        /// `None` if voters have elected the coordinator.
         host: Option<u32>,
     },
     /// The workers of all participants have succeeded.

@@ -52,8 +52,8 @@
 //!   6 refused       why: u8 (0 closed, 1 not needed, 2 join timeout, 3 unusable), sentence: text,
 //!                   then for a join timeout: elapsed ms u64, joined: u16 count of texts
 //!   7 left
-//!   8 alive         answer to a heartbeat: nothing or, for an agent that waits for a round and has
-//!                   sent its program, nodes that have joined: u32, 1 if the agent is a spare: u8,
+//!   8 alive         nothing or the number of nodes that have joined: u32 (0 unless the agent waits
+//!                   for a round and has sent its program), 1 if the agent is a spare: u8,
 //!                   hosts: u8 count of texts, then nothing or the number of the watch: u32,
 //!                   messages of other agents: u32 length and bytes each
 //!   9 status        closed: u8, waiting: u32
@@ -67,9 +67,9 @@
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! Agents send operations from 0x27 on only to coordinators that have sent `attached`, and to their
-//! successors. Coordinators send events from 10 on only to agents that number their joins. So
-//! agents and coordinators of earlier versions receive none of them.
+//! Agents send operations from 0x27 on, except `succeeded`, only to coordinators that have sent
+//! `attached`, and to their successors. Coordinators send events from 10 on only to agents that
+//! number their joins. So agents and coordinators of earlier versions receive none of these.
 //!
 //! Parsers trust no length. They ignore fields that a later version adds at the end.
 
