@@ -52,7 +52,7 @@ impl Server {
         }
     }
 
-    /// Answers a request that cannot start, and continues with the next one of its line.
+    /// Answers a request that cannot start, and starts the next one of its line.
     pub(super) fn refuse(self: &Arc<Self>, header: &Header, line: Option<u64>, error: RpcError) {
         self.served.lock().waited(header.call);
         self.reply(header, Err(error));
