@@ -144,7 +144,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def _remaining_restarts(self) -> int:
-        """Number of restarts that are left."""
+        """Number of restarts that this node has not used."""
         return self._worker_group.spec.max_restarts - self._worker_group.restart_count
 
     def _make_native(self) -> Agent:

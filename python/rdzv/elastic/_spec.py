@@ -153,7 +153,7 @@ class WorkerGroup:
         group_world_size (int | None): number of agents in the round.
         master_addr (str | None): host of the workers' store.
         master_port (int | None): port of the workers' store.
-        restart_count (int): number of restarts that the run has used.
+        restart_count (int): number of restarts of this node.
         state (WorkerState): state of the group.
 
     Example:

@@ -61,7 +61,7 @@ def rendezvous(
     | URL | the store | rank and number of workers |
     |---|---|---|
     | ``env://`` | TCP, at ``MASTER_ADDR`` and ``MASTER_PORT``; hosted by rank 0 or by the agent | arguments, query, ``RANK`` and ``WORLD_SIZE`` |
-    | ``tcp://host:port`` | TCP, at that endpoint; hosted by rank 0 | arguments or query |
+    | ``tcp://host:port`` | TCP, at that endpoint; hosted by rank 0 or by the agent | arguments or query |
     | ``file:///path`` | the file | arguments or query |
     | ``rdzv://host:port/job`` | TCP, hosted by a worker | number: argument or query; rank: assigned unless specified |
 

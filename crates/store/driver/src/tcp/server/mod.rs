@@ -134,7 +134,6 @@ impl TcpStoreServer {
 
     /// Serves on the calling thread, for a process that does nothing else.
     ///
-    /// With a single thread, the kernel need not lock the descriptor table in every system call.
     /// `ready` receives the address and a pinger like the one from [`TcpStoreServer::pinger`]. When
     /// `end` becomes readable (for example, a signal descriptor), the server stops accepting
     /// connections. It lets clients finish for up to `linger`, and returns.
