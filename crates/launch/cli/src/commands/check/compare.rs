@@ -22,8 +22,7 @@ pub(super) struct Finding {
 pub(super) struct Seen {
     /// Nodes that this node could not reach, each with the reason.
     pub(super) unreachable: BTreeMap<String, String>,
-    /// Clock of the node in Unix seconds, read at about the same time
-    /// everywhere.
+    /// Clock in Unix seconds, read by all nodes at about the same time.
     pub(super) clock: f64,
 }
 
