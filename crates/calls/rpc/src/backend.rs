@@ -145,7 +145,8 @@ impl RpcBackendRegistry {
 
     /// Returns the registry that the whole process shares.
     ///
-    /// It contains [`BuiltIn`] without accelerators, registered as [`NAME`] and as [`ALIAS`].
+    /// Initially it contains [`BuiltIn`] without accelerators, registered as [`NAME`] and as
+    /// [`ALIAS`].
     pub fn of_process() -> &'static Self {
         static OF_PROCESS: LazyLock<RpcBackendRegistry> = LazyLock::new(|| {
             let registry = RpcBackendRegistry::new();

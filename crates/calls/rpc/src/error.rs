@@ -46,9 +46,9 @@ pub struct RpcError {
     pub worker: Option<WorkerInfo>,
     /// Name of the called method, if the error comes from a call.
     pub method: Option<String>,
-    /// Sentence that describes the error and its remedy.
+    /// Text that describes the error and, if there is one, its remedy.
     pub message: String,
-    /// Error that the function returned, for [`RpcErrorKind::Remote`].
+    /// Error or panic of the function, for [`RpcErrorKind::Remote`].
     pub remote: Option<Box<RemoteError>>,
 }
 

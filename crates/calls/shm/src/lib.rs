@@ -20,9 +20,9 @@
 //!
 //! - **A peer can write anything into shared memory at any time.** This side therefore trusts
 //!   nothing that it reads there. It compares positions with the capacity that it has chosen or
-//!   checked. It copies bytes out before it interprets them, and never creates a reference to bytes
-//!   that the peer can write. A peer that breaks the protocol is an error ([`ShmError::Broken`]).
-//!   It never causes a panic or an access outside of the memory.
+//!   checked. It copies bytes out before it interprets them, and, except for bytes in an arena,
+//!   never creates a reference to bytes that the peer can write. A peer that breaks the protocol is
+//!   an error ([`ShmError::Broken`]). It never causes a panic or an access outside of the memory.
 //! - **A peer can take nothing away.** This side maps a descriptor only if it is sealed against
 //!   shrinking, so an access cannot end in SIGBUS.
 //! - **An idle side sleeps**, on a descriptor that `poll` and `epoll` accept beside sockets.

@@ -40,7 +40,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a client has for the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Pause after accepting failed for lack of descriptors.
+/// Pause after a failed accept, usually for lack of descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(250);
 
 type Handlers = Arc<BTreeMap<String, Handler>>;

@@ -27,7 +27,7 @@ use crate::wire::link::Endpoint;
 pub struct Traffic {
     /// Number of calls that this worker has made.
     pub calls: u64,
-    /// Number of those calls that failed.
+    /// Number of those calls that failed after a connection accepted them.
     pub failures: u64,
     /// Number of calls, its own included, that this worker has begun to serve.
     pub served: u64,
@@ -51,7 +51,7 @@ pub struct PeerTraffic {
     pub transport: String,
     /// Reason why this transport was chosen.
     pub reason: String,
-    /// `true` if large parts are transferred by reading another process's memory.
+    /// `true` if the worker can read large parts from this process's memory.
     pub reads_memory: bool,
     /// Number of calls to this worker that are in flight.
     pub in_flight: u64,

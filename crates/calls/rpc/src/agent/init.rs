@@ -43,8 +43,8 @@ impl RpcAgent {
     /// A name consists of 1 to 127 letters, digits, `-`, `_` and `:`.
     ///
     /// Without [`rank`](RpcAgentBuilder::rank) and [`store`](RpcAgentBuilder::store), both come
-    /// from the environment that `rdzv run` gives its workers. The first page of the crate has an
-    /// example.
+    /// from [`RpcOptions::init_method`], by default from the environment that `rdzv run` gives its
+    /// workers. The first page of the crate has an example.
     pub fn builder(name: impl Into<String>) -> RpcAgentBuilder {
         RpcAgentBuilder {
             name: name.into(),
@@ -128,7 +128,8 @@ impl RpcAgentBuilder {
     ///
     /// [`RpcErrorKind::InvalidArgument`], [`RpcErrorKind::DuplicateName`],
     /// [`RpcErrorKind::DuplicateId`], [`RpcErrorKind::GroupMismatch`], [`RpcErrorKind::DeviceMap`],
-    /// [`RpcErrorKind::Deadline`] if members are missing, [`RpcErrorKind::Store`].
+    /// [`RpcErrorKind::Deadline`] if members are missing, [`RpcErrorKind::Store`], and
+    /// [`RpcErrorKind::Internal`] if the agent cannot listen or start its threads.
     pub fn connect(self) -> Result<RpcAgent, RpcError> {
         let name = self.check()?;
         let options = self.options;
@@ -230,16 +231,17 @@ impl RpcAgentBuilder {
 impl RpcAgent {
     /// Shuts the agent down gracefully, and stops it even after an error.
     ///
-    /// The agent makes no new calls, and waits for its calls in flight. In a static group it then
-    /// waits for the other members; in a dynamic group it leaves. This returns immediately if the
-    /// agent has already stopped. If another thread is already shutting the agent down, this waits
-    /// for that thread.
+    /// The agent accepts no new calls from the application, and waits for its calls in flight. In a
+    /// static group it then waits for the other members; in a dynamic group it leaves. This returns
+    /// immediately if the agent has already stopped. If another thread is already shutting the
+    /// agent down, this waits for that thread.
     ///
     /// # Errors
     ///
     /// [`RpcErrorKind::Deadline`] if calls are still running, or members have not arrived, after
     /// `within`. The error names these workers. The kind is the same if another thread is still
     /// shutting the agent down after `within`; that thread then stops the agent.
+    /// [`RpcErrorKind::Store`] if the store fails.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
         let deadline = Instant::now() + within;
         let Some(_ending) = self.core().ending.try_lock_before(deadline) else {

@@ -18,7 +18,7 @@ use crate::wire::poller::LinkId;
 
 /// Parts that both sides lend over a connection.
 pub(crate) struct Arenas {
-    /// `None` if the two processes cannot share memory.
+    /// `None` if the connection does not use shared memory.
     leases: Option<Arc<Leases>>,
     returns: Arc<Returns>,
 }

@@ -1,9 +1,10 @@
 //! Large parts that the receiver copies directly from the sender's memory.
 //!
-//! When a connection between two processes of a host opens, both test whether they can read each
-//! other's memory. The caller sends an address and the number stored at this address (*ping*). The
-//! callee reports whether it could read the number, and sends an address and a number as well
-//! (*pong*). A process that cannot read the memory receives large parts through the connection.
+//! When two processes of a host connect without TCP, both test whether they can read each other's
+//! memory, unless the options disable this. The caller sends an address and the number stored at
+//! this address (*ping*). The callee reports whether it could read the number, and sends an address
+//! and a number as well (*pong*). A process that cannot read the memory receives large parts
+//! through the connection.
 //!
 //! Parts in an arena need not be read; see [`registered`](super::registered).
 //!
@@ -149,7 +150,7 @@ impl Lending {
 
 /// Permits the other process to read this one, where the kernel requires it.
 ///
-/// If that fails, the test of the other process fails too.
+/// If that fails, the test of the other process usually fails too.
 fn permit(process: &Peer) {
     if let Err(reason) = remote_read::permit(process.process) {
         tracing::debug!(%reason, "another process is not allowed to read this one");

@@ -163,7 +163,7 @@ pub struct Deferred<F>(F);
 /// Marks a function that answers its calls later and must not block.
 ///
 /// Any thread can answer a call through its [`Responder`]. The agent has no threads for these
-/// calls, so it does not limit how many of them run at the same time.
+/// calls, so `num_worker_threads` does not limit how many of them run at the same time.
 ///
 /// To make nested calls as part of such a call, make the calls in [`CallContext::inside`].
 pub fn deferred<F>(function: F) -> Deferred<F> {
@@ -187,7 +187,7 @@ impl<O> fmt::Debug for Responder<O> {
 
 impl<O: Serialize> Responder<O> {
     /// Answers the call.
-    /// The caller receives an error unchanged, with its kind.
+    /// The caller receives an error with its kind and its message.
     pub fn respond(self, result: Result<O, RpcError>) {
         let answer = result.and_then(|output| encoded(&self.context, &output));
         self.respond.go_on(answer);

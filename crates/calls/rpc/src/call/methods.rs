@@ -13,7 +13,7 @@ use crate::service::functions::Functions;
 
 /// Functions that a worker offers to others, by name.
 ///
-/// Other workers can call no other functions.
+/// Other workers can call no other functions of the application.
 ///
 /// ```
 /// use rdzv_rpc::{CallContext, Method, Methods, blocking};
@@ -52,9 +52,9 @@ impl Methods {
     /// Offers a function as a [`Method`] or a [`ValueMethod`](crate::ValueMethod).
     ///
     /// [`Handler`] lists the functions that can be offered. An async function runs on threads that
-    /// it shares with the connections: it must neither block nor compute for long. Use
-    /// [`blocking`](crate::blocking) for such functions. An async function occupies no thread while
-    /// it awaits, for example, the reply of another worker.
+    /// it shares with the connections and with other async functions: it must neither block nor
+    /// compute for long. Use [`blocking`](crate::blocking) for such functions. An async function
+    /// occupies no thread while it awaits, for example, the reply of another worker.
     ///
     /// # Panics
     ///

@@ -98,7 +98,7 @@ impl Client {
         self.calls.lock().credit.bytes()
     }
 
-    /// Sends the callee a frame that needs no answer.
+    /// Sends the callee a frame that is not a request.
     pub(crate) fn tell(&self, kind: FrameKind, call: u64, body: &[u8]) -> Result<(), RpcError> {
         let header = Header {
             call,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::payload::Answer;
 
-/// Counts since the start of the agent.
+/// Counts since the start of the agent; `running` is the current number.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) made: AtomicU64,

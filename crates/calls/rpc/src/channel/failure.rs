@@ -9,7 +9,7 @@ use crate::error::{RemoteError, RpcError, RpcErrorKind};
 
 /// Failure of a function: any error type, a text, or a [`RemoteError`].
 ///
-/// A `RemoteError` arrives unchanged.
+/// A `RemoteError` arrives with all its fields, and its texts are escaped.
 pub trait FunctionFailure {
     /// Returns the failure in a form that another process understands.
     fn into_remote(self) -> RemoteError;

@@ -20,7 +20,7 @@ use crate::wire::clock::micros;
 /// - `span`: the id of the call, the same at both ends
 /// - `method`, `worker`: the method, and the worker at the other end
 /// - `bytes_out`, `bytes_in`: sizes of the messages that this end sends and receives
-/// - `queue_micros`: time spent waiting for credit or for a thread
+/// - `queue_micros`: time spent waiting for a connection, for credit or for a thread
 /// - `run_micros`: run time of the function; at the caller, the time from sending to the answer
 #[derive(Debug, Clone)]
 pub(crate) struct CallSpan {

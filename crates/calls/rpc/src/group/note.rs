@@ -45,7 +45,7 @@ pub(super) enum Note {
     Formed,
     /// The group does not form.
     Refused(Refusal),
-    /// The group forms in the next round, because a worker restarted.
+    /// The group forms in the next round: a worker restarted or was refused.
     Moved {
         /// Incarnation of the worker that wrote this note.
         by: u64,

@@ -20,7 +20,7 @@ use super::note::{read, written};
 use super::static_group::StaticGroup;
 use crate::RpcError;
 
-/// Time that the first worker waits for the others to read the verdict.
+/// Longest time that the first worker waits for others to read the verdict.
 /// The first worker usually hosts the store.
 const FAREWELL: Duration = Duration::from_millis(500);
 

@@ -30,7 +30,7 @@ use super::note::{Note, Refusal};
 use crate::init_method::check_size;
 use crate::{RpcError, RpcErrorKind};
 
-/// Time that the first worker waits for the others to read the refusal.
+/// Longest time that the first worker waits for others to read the refusal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

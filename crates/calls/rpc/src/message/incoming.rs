@@ -15,7 +15,7 @@ use super::{Incoming, refused};
 use crate::tensor::{Storage, Tensor, put};
 use crate::{Payload, RpcError};
 
-/// Decodes the value of a message; its tensors share the memory of the parts.
+/// Decodes the value of a message; its CPU tensors share the parts' memory.
 ///
 /// # Errors
 ///

@@ -12,8 +12,8 @@
 //! stores itself in a thread-local slot that exists only while [`encode`] or [`decode`] runs.
 //! Outside of these functions, serialising a tensor fails. The content of the slot is processed
 //! after the value: devices are mapped, and the bytes to send are planned
-//! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that no fork is created for
-//! a message that is never sent.
+//! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that an error in an earlier
+//! step leaves no fork.
 //!
 //! Reading order:
 //!
@@ -47,7 +47,7 @@ pub const BODY_LIMIT: usize = 64 << 20;
 /// Maximum number of parts in a message.
 pub const PART_LIMIT: usize = u16::MAX as usize;
 
-/// Creates an error of the kind that this module reports.
+/// Creates an error of kind [`RpcErrorKind::Serialization`].
 fn refused(message: impl Into<String>) -> RpcError {
     RpcError::new(RpcErrorKind::Serialization, message)
 }

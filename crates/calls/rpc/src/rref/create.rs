@@ -63,7 +63,7 @@ impl RpcAgent {
     /// This returns before the result exists, and blocks only under load, like
     /// [`call`](Self::call). If the function fails, the reference reports the error. The argument
     /// is encoded immediately. The message shares the memory of its tensors, so do not modify that
-    /// memory until [`RRef::confirmed_by_owner`].
+    /// memory until the value exists.
     ///
     /// # Errors
     ///

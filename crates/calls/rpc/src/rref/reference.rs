@@ -132,8 +132,8 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// Returns the error of the function that should have created the value, on every call;
     /// [`RpcErrorKind::Deadline`] after the timeout; [`RpcErrorKind::PeerLost`] if the owner is
-    /// lost. [`RpcErrorKind::InvalidArgument`] in an async function that serves a call; such a
-    /// function must await [`fetch`](Self::fetch) instead.
+    /// lost. [`RpcErrorKind::InvalidArgument`] in an async function that serves a call, unless this
+    /// worker already has the value; such a function must await [`fetch`](Self::fetch) instead.
     pub fn to_here(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,

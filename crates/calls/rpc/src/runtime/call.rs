@@ -131,7 +131,8 @@ impl CallOptions {
 
     /// Makes the call fail with [`RpcErrorKind::Overloaded`] under load.
     ///
-    /// Without this option, the call waits until fewer calls to the worker are in flight.
+    /// Without this option, the call waits until fewer calls to the worker are in flight. Calls
+    /// from functions that serve a call are sent immediately in both cases.
     #[must_use]
     pub fn refuse_excess(mut self) -> Self {
         self.refuse = true;
@@ -144,9 +145,9 @@ impl RpcAgent {
     ///
     /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
     /// modify that memory until the result arrives. This blocks if 256 calls are in flight to the
-    /// worker, or if this call would bring the bytes in flight above 64 MiB. In async code this
-    /// does not block; the call waits in a queue instead. A call from a function that serves a call
-    /// is sent immediately.
+    /// worker, or if there are such calls and this call would bring the bytes in flight above 64
+    /// MiB. In async code this does not block; the call waits in a queue instead. A call from a
+    /// function that serves a call is sent immediately.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(

@@ -12,8 +12,8 @@
 //!
 //! An agent has several kinds of threads. The *driver* waits for all connections and takes the
 //! first step of async functions. One tokio thread runs async functions that wait. Each blocking
-//! function, and each large read from another process, runs on a thread of tokio's blocking pool. A
-//! temporary thread opens each connection.
+//! function, and each large read that the driver begins, runs on a thread of tokio's blocking pool.
+//! A temporary thread opens each connection.
 //!
 //! | file | contents |
 //! |---|---|

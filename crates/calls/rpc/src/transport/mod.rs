@@ -82,7 +82,7 @@ pub trait ReadHalf: Send {
         false
     }
 
-    /// Returns a descriptor that becomes readable while the reader sleeps.
+    /// Returns a descriptor that signals bytes while the reader sleeps.
     ///
     /// No other half has the same descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
@@ -175,7 +175,7 @@ pub struct Carrier {
     pub process: Option<Peer>,
     /// Worker names in the peer's certificate; `None` without TLS.
     pub certified: Option<Vec<String>>,
-    /// Leases of arena bytes; `None` if the transport cannot lend any.
+    /// Leases of arena bytes; `None` unless the transport is shared memory.
     pub arenas: Option<Arc<Leases>>,
 }
 

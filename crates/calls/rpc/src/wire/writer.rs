@@ -1,6 +1,7 @@
 //! Outgoing frames.
 //!
-//! The sending thread writes a frame immediately. The driver writes the rest later.
+//! Unless frames are held back, the sending thread writes as much of a frame as there is room for.
+//! The driver writes the rest later.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

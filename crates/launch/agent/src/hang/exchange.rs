@@ -4,15 +4,16 @@
 //! |---|---|
 //! | `rdzv/hang/watching` | number of nodes that detect hangs |
 //! | `rdzv/hang/N` | stacks of node N; exists while none of its workers makes progress |
-//! | `rdzv/hang/hanging` | number of nodes that have stored stacks |
+//! | `rdzv/hang/hanging` | number of nodes whose stacks are stored now |
 //! | `rdzv/hang/comparison/K` | comparison of all nodes in hang K of node 0; empty after that hang |
 //! | `rdzv/slow/ask/N` | request of node 0 for samples of node N |
 //! | `rdzv/slow/N` | samples of node N |
 //!
-//! Each agent with `--hang-timeout` increases one number at the start of a round. After that, the
-//! exchange about hangs costs nothing until a node hangs. Then node 0 waits for the stacks of all
-//! nodes, and each other node waits for the comparison. A node that hangs again during a hang of
-//! node 0 compares the stacks itself. All calls run on separate threads.
+//! In a round of several nodes, each agent with `--hang-timeout` increases one number at the start.
+//! After that, until a node hangs, the exchange about hangs only reads a number while workers may
+//! spin. When it hangs, node 0 waits for the stacks of all nodes, and each other node waits for the
+//! comparison. A node that hangs again during a hang of node 0 compares the stacks itself. All
+//! calls run on separate threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -88,7 +89,7 @@ impl Peers {
         drop(self.call(|_, store| store.add(WATCHING, 1)));
     }
 
-    /// Asks if the workers of a node make no progress now.
+    /// Asks if the workers of any node make no progress now.
     pub(super) fn any_hang(&self) -> oneshot::Receiver<bool> {
         self.call(|_, store| Ok(store.add(HANGING, 0)? > 0))
     }

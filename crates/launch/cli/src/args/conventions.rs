@@ -4,8 +4,8 @@
 //!
 //! * A prefix of an option is enough if it is unambiguous. Both spellings of an option
 //!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous. An option that only
-//!   rdzv has is listed under a heading in the help. It never makes a prefix of a `torchrun` option
-//!   ambiguous.
+//!   rdzv has is listed under a heading in the help (except `--collapse`). It never makes a prefix
+//!   of a `torchrun` option ambiguous.
 //! * `-`, a negative number and an unknown option with a space are values. Any other argument with
 //!   a leading dash is an option.
 //! * The first argument that is not an option is the script. All arguments after it belong to the
@@ -89,8 +89,9 @@ pub(crate) struct Normalised {
 ///
 /// # Errors
 ///
-/// Returns [`Refusal::Raised`] for a bad number in the environment, as `torchrun` does. This error
-/// comes first, even if the line has other mistakes. Usage errors have the texts of `torchrun`.
+/// Returns [`Refusal::Raised`] for a switch with a bad number in the environment, as `torchrun`
+/// does. This error comes first, even if the line has other mistakes. Usage errors have the texts
+/// of `torchrun`.
 pub(crate) fn normalise(
     command: &Command,
     line: &[OsString],
@@ -201,7 +202,7 @@ impl<'a> Known<'a> {
 
     /// `true` for an option that `torchrun` does not have.
     ///
-    /// Only such options have a heading in the help.
+    /// Only such options, except `--collapse`, have a heading in the help.
     fn is_ours(&self) -> bool {
         self.arg.get_help_heading().is_some()
     }

@@ -14,7 +14,9 @@ use serde_json::json;
 
 use super::conventions::variable;
 
-/// Groups of torchrun's flags, by id. rdzv's own flags already have a heading.
+/// Groups of torchrun's flags and of `--collapse`, by id.
+///
+/// rdzv's other flags already have a heading.
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Nodes and workers",

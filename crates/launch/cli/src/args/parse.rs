@@ -263,7 +263,7 @@ fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Optio
 
 /// Returns clap's table of the flags.
 ///
-/// Each flag has both spellings, and its help names its variable.
+/// Each flag has both spellings, and its help names its variable, if it has one.
 pub(crate) fn command(launcher: Launcher) -> Command {
     // clap adds its help flag only during parsing, but `normalise` needs it before that.
     let help = Arg::new("help")

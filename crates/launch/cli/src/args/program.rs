@@ -30,7 +30,7 @@ pub(crate) enum Program {
     /// A launcher, with its words.
     ///
     /// The arguments are not parsed yet. The agent parses them, so that a wrong line is reported
-    /// once. The keeper needs them only for its own messages.
+    /// once. The keeper needs them only for its own messages, and to report a killed agent.
     Launch(Launcher, Vec<OsString>),
     /// Any other command of rdzv, with all arguments.
     Own(Vec<OsString>),

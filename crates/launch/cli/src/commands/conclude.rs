@@ -252,7 +252,8 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
 
 /// Reports the end in rdzv's own style.
 ///
-/// Prints one sentence, or the first failure with its cause and a remedy.
+/// Prints one sentence, or the first failure with its cause and a remedy. Prints nothing if a
+/// signal arrived before the workers were started, or if another node prints the end.
 fn say_the_end(ended: &Ended, report: &Report) {
     let form = Form::of_stderr();
     let story = &ended.story;

@@ -151,7 +151,7 @@ const LAUNCHERS: [&str; 2] = ["run", "launch-compat"];
 
 /// Returns the table of all commands.
 ///
-/// The flags of the launchers are in groups, as in their own help.
+/// The flags of both launchers are in groups, as in the help of `rdzv run`.
 fn table() -> Command {
     let launcher = |launcher, name: &'static str| {
         let command = args::grouped(args::command(launcher));

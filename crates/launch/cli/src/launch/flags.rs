@@ -1,8 +1,9 @@
 //! The flags of `rdzv run` with their help, in the order of `torchrun`.
 //!
 //! Flags that are resolved together are in the file that resolves them. Types follow `torchrun`:
-//! `int` and `float` options accept the texts that Python accepts. All other values stay text until
-//! they are resolved, because `torchrun` reports bad text later (exit code 1, not 2).
+//! `int` and `float` options accept the texts that Python accepts. Most other values of torchrun's
+//! flags stay text until they are resolved, because `torchrun` reports bad text later (exit code 1,
+//! not 2).
 
 use std::ffi::OsString;
 

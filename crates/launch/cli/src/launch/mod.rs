@@ -1,9 +1,10 @@
 //! The launch of workers: the configuration of the agent, and its explanation.
 //!
-//! Flags, environment and machine determine the [`AgentConfig`](rdzv_agent::AgentConfig). Each file
-//! contains a group of flags, the function that resolves them and the function that explains them.
-//! [`resolve()`] reads no clock, no variable and no file directly. It asks a [`Machine`] for facts
-//! about the host, so tests can choose their machine.
+//! Flags, environment and machine determine the [`AgentConfig`](rdzv_agent::AgentConfig). Most
+//! files contain a group of flags, the function that resolves them and the function that explains
+//! them. [`resolve()`] reads no clock and no variable directly, and no file except the job token
+//! and the certificates. It asks a [`Machine`] for facts about the host, so tests can choose their
+//! machine.
 //!
 //! | file | holds |
 //! |---|---|

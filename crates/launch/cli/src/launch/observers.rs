@@ -1,7 +1,7 @@
 //! The observers of a run: events, metrics, status pages.
 //!
-//! The flags are `--event-log-handler`, `--metrics-handler`, `--events-file`, `--status-addr` and
-//! `--worker-server`. A variable sets the health port.
+//! The flags are `--event-log-handler`, `--metrics-handler`, `--events-file`, `--status-addr`,
+//! `--worker-server` and, with the feature `otlp`, `--otlp`. A variable sets the health port.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

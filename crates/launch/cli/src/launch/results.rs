@@ -108,7 +108,8 @@ impl ReportArgs {
 
     /// Resolves the report file and the exit codes.
     ///
-    /// This comes before everything else, so that a refused launch has a report too.
+    /// This comes before the plan is resolved, so that a launch that is then refused has a report
+    /// too.
     pub(crate) fn resolve(
         &self,
         machine: &dyn Machine,

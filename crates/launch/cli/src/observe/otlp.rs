@@ -1,6 +1,6 @@
 //! Restarts as spans of OpenTelemetry, for `--otlp` (cargo feature `otlp`).
 //!
-//! A thread sends the spans, so a slow collector delays nothing.
+//! A thread sends the spans, so a slow collector delays only the end of a run, by up to 5 s.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;

@@ -11,8 +11,8 @@
 //! `rdzv store` serves the same pages, without the worker group, the views and the workers.
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
-//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it. The
-//! Unix socket serves the same pages to this user only.
+//! require the bearer token from peers that do not use loopback. `rdzv token --bearer FILE` prints
+//! it. The Unix socket serves the same pages, only to this user and root.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -143,7 +143,7 @@ async fn serve(listener: Listener, sources: Arc<Sources>) {
     }
 }
 
-/// Listening socket that accepts only processes of this user.
+/// Listening socket that accepts only processes of this user and of root.
 struct UserListener(tokio::net::UnixListener);
 
 impl axum::serve::Listener for UserListener {
@@ -188,7 +188,7 @@ fn routes(sources: Arc<Sources>, health_only: bool) -> Router {
         .with_state(sources)
 }
 
-/// Returns the pages that need the token from other hosts.
+/// Returns the pages that need the token, except over loopback.
 fn pages(sources: &Sources) -> Router<Arc<Sources>> {
     let pages = Router::new()
         .route("/metrics", get(metrics))
@@ -219,7 +219,7 @@ async fn page_or_health(
     }
 }
 
-/// Requires the bearer token from peers on other hosts, if the job has a token.
+/// Requires the bearer token, if the job has one, except over loopback.
 async fn authorize(
     State(sources): State<Arc<Sources>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

@@ -78,7 +78,7 @@ pub(super) enum Row {
     Rest(usize, usize),
 }
 
-/// Jobs with at most this number of nodes and ranks are shown completely.
+/// Jobs with at most this sum of nodes and ranks are shown completely.
 const SMALL: usize = 10;
 
 /// Jobs with at most this number of nodes have a row for each node.

@@ -1,8 +1,8 @@
 //! The Unix sockets of this user's agents on this machine.
 //!
-//! The directory is below `$XDG_RUNTIME_DIR`, or below the folder for temporary files. Only the
-//! user can open it, and each side of a connection checks the other's user. An agent also accepts
-//! root.
+//! The directory is below `$XDG_RUNTIME_DIR`, `/run/user/UID` or the folder for temporary files.
+//! Only the user can open it, and each side of a connection checks the other's user. An agent also
+//! accepts root.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};

@@ -2,7 +2,8 @@
 //!
 //! The member with the smallest name leads. Each other member makes one call to the leader and
 //! passes its value. The leader replies once all members have reported, one is lost or the time is
-//! over. A reply contains either all values or an error that names the missing members.
+//! over. A reply contains either all values or an error. If a member is missing, the error names
+//! it.
 //!
 //! A report identifies its gather by the members (names and incarnations) and by the number of
 //! earlier gathers among exactly these members. Keys are never built by joining names. A restarted

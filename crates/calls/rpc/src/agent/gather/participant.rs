@@ -34,7 +34,8 @@ impl RpcAgent {
     /// # Errors
     ///
     /// - [`RpcErrorKind::Deadline`] for all waiting members after `within`, or up to 1 s later if
-    ///   the leader does not answer; the error names the members that did not report.
+    ///   the leader does not answer; the error names the members that did not report, or the
+    ///   leader.
     /// - [`RpcErrorKind::PeerLost`] for all members as soon as one is lost; the error names that
     ///   member.
     /// - [`RpcErrorKind::UnknownWorker`] if a member is not in the group.

@@ -99,7 +99,7 @@ impl Client {
         self.given_up(id, call, error);
     }
 
-    /// Ends an abandoned call with a local error and cancels it at the callee.
+    /// Ends an abandoned call with an error; if sent, cancels it at the callee.
     ///
     /// The callee may enforce a separate deadline, which begins when the request arrives.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {

@@ -16,7 +16,7 @@ use crate::RpcError;
 
 /// Number of members, by id, that each member polls.
 ///
-/// If more consecutive members die together, the last of them are noticed after two leases.
+/// If more consecutive members die together, each further 16 are noticed one lease later.
 const LOOKED_AT: usize = 16;
 
 /// Runs until this member leaves or is detached from the group.

@@ -91,7 +91,7 @@ impl Core {
     }
 
     /// Handles the end of the connection to a worker.
-    /// If the worker is dead, no other event reports its death.
+    /// If the worker is dead, this may be the only event that reports its death.
     pub(crate) fn cut_off(self: &Arc<Self>, id: WorkerId) {
         if let Some(member) = self.members().get(&id) {
             let unreachable = Input::Unreachable(member.holder());

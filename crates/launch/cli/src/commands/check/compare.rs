@@ -1,6 +1,6 @@
 //! Comparison of the facts of all nodes. Pure.
 //!
-//! A finding is a fact that would make a job fail, or delay the notice of a failure.
+//! A finding is a fact that can make a job fail, or its logs misleading.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Finding {
 pub(super) struct Seen {
     /// Nodes that this node could not reach, each with the reason.
     pub(super) unreachable: BTreeMap<String, String>,
-    /// Clock of the node in Unix seconds, read at the same moment on all nodes.
+    /// Clock in Unix seconds, read by all nodes at about the same time.
     pub(super) clock: f64,
 }
 

@@ -136,7 +136,7 @@ impl<'a> Exchange<'a> {
         });
     }
 
-    /// Tries to reach the other nodes, and reads the clock once all have done so.
+    /// Tries to reach all nodes, and reads the clock once all have done so.
     pub(super) fn look(&self, all: &[Option<Facts>]) -> Result<(), StoreError> {
         let mut unreachable = BTreeMap::new();
         for facts in all.iter().flatten().filter(|facts| facts.port != 0) {
