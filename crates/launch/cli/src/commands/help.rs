@@ -41,7 +41,7 @@ const TOPICS: [(&str, &str, &str); 14] = [
     (
         "views",
         "a running job on the terminal or in a browser",
-        include_str!("../../../../../docs/views.md"),
+        include_str!("../../docs/views.md"),
     ),
     (
         "placement",
