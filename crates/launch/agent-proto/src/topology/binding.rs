@@ -21,7 +21,7 @@ pub enum BindingMode {
     Node,
     /// Bind to all processors of the socket of that node.
     Socket,
-    /// Bind to a share of the node's cores that no other device's worker gets.
+    /// Bind to a share of the NUMA node's cores that no other device's worker gets.
     Exclusive,
     /// Bind to the cores of the node that share one last-level cache.
     /// Each device gets a different cache while there are enough.

@@ -41,8 +41,8 @@ pub enum PlacementError {
     /// The name of a device can only be resolved by the driver's library.
     #[error(
         "local rank {local_rank} uses a device whose UUID in CUDA_VISIBLE_DEVICES or \
-         HIP_VISIBLE_DEVICES is unknown in /proc: specify the device by its index, or omit \
-         --numa-binding"
+         HIP_VISIBLE_DEVICES is unknown in /proc and /sys: specify the device by its index, or \
+         omit --numa-binding"
     )]
     UnknownDevice {
         /// Local rank of the worker.

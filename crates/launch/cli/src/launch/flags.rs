@@ -81,9 +81,9 @@ pub(crate) struct RunArgs {
     ///
     /// A worker's device is the visible device whose index is the local rank. `node` binds to all
     /// processors of the device's NUMA node, and `socket` to those of its socket. `exclusive` binds
-    /// to a share of the node's cores that no worker of another device has. `core-complex` binds to
-    /// processors that share one last-level cache. Workers get only processors that rdzv itself may
-    /// use.
+    /// to a share of the NUMA node's cores that no worker of another device has. `core-complex`
+    /// binds to processors that share one last-level cache. Workers get only processors that rdzv
+    /// itself may use.
     #[arg(
         long,
         value_name = "MODE",

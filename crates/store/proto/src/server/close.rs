@@ -50,7 +50,7 @@ pub enum CloseReason {
     Refused(String),
     /// The request is reserved for agents.
     #[error(
-        "it has not proven that it has the job token, but its request is about {0}, which is \
+        "it has not proven that it belongs to the job, but its request is about {0}, which is \
          reserved for the job's agents"
     )]
     ForAgents(String),

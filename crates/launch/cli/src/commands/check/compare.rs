@@ -113,7 +113,7 @@ fn outliers(all: &[Facts], what: &str, value: impl Fn(&Facts) -> String) -> Vec<
         .map(|facts| Finding {
             node: facts.node.clone(),
             text: format!(
-                "{what}: {}, but most nodes have {}",
+                "{what}: {}, but other nodes have {}",
                 shown(&value(facts)),
                 shown(usual)
             ),
@@ -227,8 +227,8 @@ mod tests {
             [
                 "a: it cannot reach b: refused",
                 "c: its own name resolves to 127.0.1.1, which other nodes cannot reach",
-                "b: PyTorch: none, but most nodes have 2.15.0",
-                "c: GPUs: 7, but most nodes have 8",
+                "b: PyTorch: none, but other nodes have 2.15.0",
+                "c: GPUs: 7, but other nodes have 8",
                 "c: its clock is 6.0 s ahead",
             ]
         );
