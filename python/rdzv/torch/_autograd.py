@@ -50,11 +50,26 @@ class _Touch(torch.autograd.Function):
         return torch.empty(0)
 
 
+class _Edge(GradientEdge):
+    """Edge that can own the graph behind its node."""
+
+    owner: torch.Tensor | None = None
+
+
 def _edge(tensor: torch.Tensor) -> GradientEdge:
-    if tensor.grad_fn is not None:
-        return GradientEdge(tensor.grad_fn, tensor.output_nr)
+    node, index = tensor.grad_fn, tensor.output_nr
+    if node is not None and not isinstance(node, torch._C._FunctionBase):
+        return GradientEdge(node, index)
+    # torch frees a node in Python, and the graph behind it, with its last tensor. An edge does not
+    # prevent that.
     with torch.enable_grad():
-        return GradientEdge(*_Touch.apply(tensor).grad_fn.next_functions[0])
+        owner = _Touch.apply(tensor)
+    if node is None:
+        node, index = owner.grad_fn.next_functions[0]
+        return GradientEdge(node, index)
+    edge = _Edge(node, index)
+    edge.owner = owner
+    return edge
 
 
 # Type of these nodes.

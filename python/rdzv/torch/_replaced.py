@@ -121,6 +121,9 @@ original: dict[tuple[Any, str], Any] = {
 # These functions check themselves which agent is in use.
 _ALWAYS = {"_invoke_rpc", "_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
 
+# Replacements that TorchScript knows by their address, which no other object may get.
+_registered: list[Any] = []
+
 
 def install(ours: dict[str, Any], is_in_use: Callable[[], bool]) -> None:
     """Redirects each name to `ours` while an agent of rdzv is in use.
@@ -130,7 +133,13 @@ def install(ours: dict[str, Any], is_in_use: Callable[[], bool]) -> None:
     for (module, name), torchs in original.items():
         if name == "BackendType":
             continue
-        setattr(module, name, ours[name] if name in _ALWAYS else _dispatcher(name, torchs, ours[name], is_in_use))
+        replacement = ours[name] if name in _ALWAYS else _dispatcher(name, torchs, ours[name], is_in_use)
+        operation = torch.jit._builtins._find_builtin(torchs)
+        if operation is not None:
+            # The distributed optimizer of older releases compiles a call of `get_gradients`.
+            torch.jit._builtins._register_builtin(replacement, operation)
+            _registered.append(replacement)
+        setattr(module, name, replacement)
 
 
 def _dispatcher(name: str, torchs: Any, ours: Any, is_in_use: Callable[[], bool]) -> Any:

@@ -13,9 +13,19 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as _Backend
-from torch._C._distributed_c10d import ErrorType
 from torch._C._distributed_c10d import ReduceOp as _ReduceOp
 from torch._C._distributed_c10d import Work as _Work
+
+try:
+    from torch._C._distributed_c10d import ErrorType
+
+    # Older releases raise an error for a backend in Python.
+    _Backend(0, 1)
+except (ImportError, TypeError):
+    raise ImportError(
+        f"the backend 'rdzv' of torch.distributed needs torch 2.14 or newer, but this is torch {torch.__version__}; "
+        "use gloo, or rdzv.Group, which needs no torch"
+    ) from None
 
 from rdzv import _rdzv
 from rdzv._errors import CollectiveError, CollectiveTimeout, Error

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -630,7 +631,7 @@ def _invoke_rpc(
 ) -> Any:
     current = _current
     if current is None or rpc_type is not _SYNC or _needs_torch(func):
-        return _torch_invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
+        return _torch_invoke(to, func if current is None else _uncompiled(func), rpc_type, args, kwargs, rpc_timeout)
     args, kwargs = args or (), kwargs or {}
     operation = torch.jit._builtins._find_builtin(func)
     if _autograd.current() is not None:
@@ -653,6 +654,27 @@ def _invoke_rpc(
     if kind is internal.RemoteException:
         internal._handle_exception(result)
     return _Arrived(_unpacked(result) if kind is _Long else result)
+
+
+def _uncompiled(func: Any) -> Any:
+    """Returns the function to call instead of `func`.
+
+    The distributed optimizer of older releases compiles functions with TorchScript, which
+    cannot call rdzv. The results are equal without it.
+    """
+    optimizer = sys.modules.get("torch.distributed.optim.optimizer")
+    if func is getattr(optimizer, "_new_script_local_optimizer", _new_optimizer):
+        return _new_optimizer
+    if func is getattr(optimizer, "_script_local_optimizer_step", _new_optimizer):
+        return optimizer._local_optimizer_step  # type: ignore[union-attr]
+    return func
+
+
+def _new_optimizer(kind: Any, parameters: list[Any], *args: Any, **kwargs: Any) -> Any:
+    from torch.distributed.optim import optimizer
+
+    made: Any = optimizer._ScriptLocalOptimizer  # type: ignore[attr-defined]
+    return torch_rpc.RRef(made(kind, parameters, *args, **kwargs))
 
 
 def _needs_torch(func: Any) -> bool:

@@ -236,6 +236,14 @@ for number in range(3):
 print("total", total)
 """
 
+CACHES = """
+import importlib
+for _ in range(16):
+    os.pipe()
+importlib.invalidate_caches()
+print("invalidated")
+"""
+
 IMPORT_OUTPUT = """
 import loud
 print("script", loud.__name__)
@@ -262,6 +270,7 @@ PROGRAMS = {
     "trace": (STEPS, QUICK, ["-m", "trace", "--trace", "--ignore-dir", sys.prefix, *SCRIPT]),
     "coverage": (STEPS, QUICK, ["-m", "coverage", "run", "--data-file=measured", *SCRIPT]),
     "pdb": (STEPS, QUICK, ["-m", "pdb", "-c", "tbreak 13", "-c", "continue", *SCRIPT]),
+    "caches": (CACHES, QUICK, SCRIPT),
     "output_of_imports": (IMPORT_OUTPUT, f"{QUICK},loud", SCRIPT),
 }
 

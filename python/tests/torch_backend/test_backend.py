@@ -384,3 +384,9 @@ def test_a_group_changes_its_connections_when_it_is_reconfigured():
             dist._reconfigure(uuid=3, handles=[handle, "other"])
     finally:
         dist.destroy_process_group()
+
+
+def test_a_torch_without_backends_in_python_is_refused():
+    source = "import torch._C._distributed_c10d as c; del c.ErrorType; import rdzv.torch.backend"
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert "the backend 'rdzv' of torch.distributed needs torch 2.14 or newer, but this is torch" in ended.stderr

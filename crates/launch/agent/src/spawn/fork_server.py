@@ -38,6 +38,8 @@ def execute_again():
 def import_modules(names):
     archive = os.path.dirname(__file__)
     sys.path.remove(archive)
+    # `importlib.invalidate_caches` would read the next file with this number.
+    sys.path_importer_cache.pop(archive, None)
     os.close(int(os.path.basename(archive)))
     paths = os.environ.pop("PYTHONPATH").partition(":")[2]
     if paths:
