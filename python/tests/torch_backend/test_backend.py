@@ -387,6 +387,6 @@ def test_a_group_changes_its_connections_when_it_is_reconfigured():
 
 
 def test_a_torch_without_backends_in_python_is_refused():
-    source = "import torch._C._distributed_c10d as c; del c.ErrorType; import rdzv.torch.backend"
+    source = "import torch._C._distributed_c10d as c; vars(c).pop('ErrorType', None); import rdzv.torch.backend"
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert "the backend 'rdzv' of torch.distributed needs torch 2.14 or newer, but this is torch" in ended.stderr
