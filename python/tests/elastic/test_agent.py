@@ -270,13 +270,15 @@ for number in range(times):
         agent = Threads(spec(rdzv_handler=handler("127.0.0.1:0", nodes=2)), None)
     else:
         agent = Threads(spec(), lambda agent, worker: agent.stop.wait())
-    sent = []
+    sent, begun = [], threading.Event()
     def interrupt():
+        begun.wait()
+        time.sleep(0.02 * (number % 5) + 0.1)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
-    timer = threading.Timer(0.02 * (number % 5) + 0.1, interrupt)
-    timer.start()
+    threading.Thread(target=interrupt).start()
     try:
+        begun.set()
         agent.run()
         raise SystemExit("not interrupted")
     except KeyboardInterrupt:

@@ -399,7 +399,7 @@ fn a_store_that_cannot_be_a_voter_says_why() {
     let store = store_voter(&point);
     let others = [store_voter(&point), store_voter(&point)];
     let ended = rdzv(["store", "--join", &point.endpoint]).expect(1);
-    ended.assert_stderr("are in use");
+    ended.assert_stderr("may use the port");
     for store in others.into_iter().chain([store]) {
         terminated(store).expect(0);
     }
