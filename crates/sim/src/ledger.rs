@@ -1,4 +1,4 @@
-//! Invariants of all answers together.
+//! Invariants that hold over the answers to all clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 

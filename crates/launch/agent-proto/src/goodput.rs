@@ -67,8 +67,8 @@ impl TimeClass {
 
 /// Time of a node by class.
 ///
-/// Times are in seconds since the Unix epoch, durations in seconds. Each method records one
-/// transition.
+/// Times are in seconds since the Unix epoch, durations in seconds. Each method with `&mut self`
+/// records one transition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goodput {

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 const BATCH: usize = 64;
 
-/// Registers a descriptor with the runtime, inside which it must be called.
+/// Registers a descriptor with the runtime in which the caller runs.
 #[expect(
     deprecated,
     reason = "the successor is `unsafe` because a type may lie about its descriptor; an `OwnedFd` \

@@ -34,7 +34,7 @@ pub struct Recovering {
     ///
     /// `None` if the round is not silent.
     pub silent: Option<BTreeMap<u32, String>>,
-    /// Address of the coordinator that announced the round, if it was elsewhere.
+    /// Address of the round's earlier coordinator, if it may run elsewhere.
     pub elsewhere: Option<String>,
 }
 

@@ -19,7 +19,7 @@ pub enum Rule {
     SuccessorsProve,
     /// A round is not over because all its participants are silent.
     SilenceIsNoEnd,
-    /// A late agent learns of the success of all, even if the others have left.
+    /// An agent that reattaches late learns that all agents succeeded.
     SuccessIsKept,
     /// A live agent sends `Detach` before it closes its connection.
     DetachIsSent,

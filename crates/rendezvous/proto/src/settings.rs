@@ -53,7 +53,7 @@ pub struct Settings {
     pub cas_backoff_max: Duration,
     /// Time for which a machine may be silent before its agent is lost (3 s).
     pub node_timeout: Duration,
-    /// The choice of a fence.
+    /// Choice between a fence and none.
     ///
     /// With a fence, an agent suspends its workers at the end of its [lease](crate::fence::lease),
     /// which is slightly longer than [`Self::node_timeout`].

@@ -69,7 +69,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks that a new leader has the entries of earlier terms: INV-Q2.
+    /// Checks that a new leader has the entries committed in earlier terms: INV-Q2.
     ///
     /// Of these entries, the last 300 are checked.
     ///

@@ -41,7 +41,7 @@ pub enum Act {
     Signal(usize),
 }
 
-/// World of a seed.
+/// Simulated world of a seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Number of nodes.

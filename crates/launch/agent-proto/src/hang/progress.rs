@@ -11,9 +11,9 @@
 //!
 //! The share is not zero because libraries keep threads that wake up without work. The loop of a
 //! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core. It
-//! neither wrote nor read anything. Wake-ups prove no progress, so the watch does not count them. A
-//! process that computes uses a whole core. On a badly overloaded machine, at least one check among
-//! many shows more than the share.
+//! neither wrote nor read anything. Wake-ups are no evidence of progress, so the watch does not
+//! count them. A process that computes uses a whole core. On a badly overloaded machine, at least
+//! one check among many shows more than the share.
 //!
 //! A worker that waits may spin, and then uses a whole core. If some workers make no progress, and
 //! all others use only processor time, the watch names those others as

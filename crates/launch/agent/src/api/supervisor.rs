@@ -7,7 +7,8 @@ use rdzv_core::rank::LocalRank;
 
 use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerLocation};
 
-/// Starts, watches and stops the workers of one node in the caller's way.
+/// Starts, watches and stops the workers of one node by means of the caller.
+///
 /// The workers may be threads, containers, or jobs on another machine. A
 /// [`SimpleElasticAgent`](super::SimpleElasticAgent) always calls the methods from the thread of
 /// its `run`, one at a time.

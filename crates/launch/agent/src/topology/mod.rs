@@ -48,7 +48,7 @@ pub enum PlacementError {
         /// Local rank of the worker.
         local_rank: u32,
     },
-    /// The content of a file of `/proc` or `/sys` cannot be parsed.
+    /// A file of `/proc` or `/sys` cannot be read or parsed.
     #[error("{path}: {problem}; omit --numa-binding")]
     Unreadable {
         /// Path of the file.

@@ -29,7 +29,7 @@ const REAP_WITHIN: Timespec = Timespec {
 
 /// Runs a command with a report on its stdin, and waits for its exit.
 ///
-/// The wait ends at the limit of the command. Its output goes to stderr, line by line.
+/// The command is killed at its time limit. Its output goes to stderr, line by line.
 pub(crate) fn run(hook: &Hook, document: &Document) {
     let flag = hook.flag;
     let problem = match run_command(hook, &document.text()) {
