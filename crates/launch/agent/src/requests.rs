@@ -77,8 +77,8 @@ impl Requests {
 
     /// Adds the signals that are meant for the workers.
     ///
-    /// The guard sends SIGUSR1 and SIGUSR2 in another form (`by_guard`). `notice` is the signal with
-    /// which the scheduler announces that it will take the node away.
+    /// The guard sends SIGUSR1 and SIGUSR2 in another form (`by_guard`). `notice` is the signal
+    /// with which the scheduler announces that it will take the node away.
     pub(crate) fn with_signals_for_workers(
         self,
         for_workers: Signals,
