@@ -52,7 +52,7 @@ pub(crate) fn offer(socket: &Socket) -> Result<OfferOneWay, String> {
 
 /// Sends a hello, the ring and the shared buffer in one message.
 ///
-/// As the first message it always fits.
+/// The message always fits into the socket's buffer, because it is the first one.
 pub(crate) fn pass(
     socket: &Socket,
     hello: &[u8],

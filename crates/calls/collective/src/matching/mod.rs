@@ -169,7 +169,7 @@ impl Matching {
         self.outputs.pop_front()
     }
 
-    /// Returns the receive for values of an announced message, and their offset.
+    /// Returns the receive operation for values of a message, and their offset.
     ///
     /// # Errors
     ///

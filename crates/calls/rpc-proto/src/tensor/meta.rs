@@ -170,7 +170,7 @@ impl TensorMeta {
         }
     }
 
-    /// Creates a tensor with the signed strides that other libraries use.
+    /// Creates a description from signed strides, which other libraries use.
     ///
     /// # Errors
     ///

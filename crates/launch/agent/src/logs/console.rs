@@ -74,8 +74,9 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Adds a line or a piece of one.
+    ///
     /// Only the first piece of a batch has a beginning that was written before. This beginning is
-    /// repeated if another stream has written in between.
+    /// repeated if the cursor has left the line, unless the batch only ends the line.
     pub(super) fn add(&mut self, prefix: &[u8], piece: Piece<'_>) {
         if self.bytes.is_empty() {
             self.bytes.push(b'\n');

@@ -1,4 +1,4 @@
-//! Notice that the scheduler will take the nodes away, sent between agents.
+//! Notices of preemption, which agents send to each other.
 //!
 //! The notice is a key in the store of the round. The agent that receives the signal sets the key,
 //! and all agents that handle preemption wait for it. Agents outside the round receive nothing.
