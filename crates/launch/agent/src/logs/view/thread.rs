@@ -198,7 +198,18 @@ impl View {
         }
     }
 
+    /// Handles the commands of the agent if this stream is unknown.
+    ///
+    /// The agent adds a stream before its first packet, but perhaps after the last look at the
+    /// commands.
+    fn learn(&mut self, id: StreamId) {
+        if !self.streams.contains_key(&id) {
+            self.obey();
+        }
+    }
+
     fn output(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
+        self.learn(id);
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -229,6 +240,7 @@ impl View {
     }
 
     fn ended(&mut self, id: StreamId, now: Instant) {
+        self.learn(id);
         self.readers.streams().remove(&id);
         let Some(mut stream) = self.streams.remove(&id) else {
             return;
@@ -406,5 +418,58 @@ fn fold_of(target: Target) -> usize {
     match target {
         Target::Stdout => 0,
         Target::Stderr => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU64;
+
+    use rdzv_core::rank::{LocalRank, Rank, RoleRank};
+    use rdzv_event::mailbox;
+
+    use super::*;
+    use crate::logs::pty::Ends;
+
+    #[test]
+    fn output_that_precedes_the_look_at_the_commands_is_not_lost() {
+        let (agent, commands) = mailbox().unwrap();
+        let readers = Arc::new(Readers {
+            relay: Mutex::new(Arc::new(Relay::start_thread().unwrap())),
+            streams: Mutex::default(),
+            next: AtomicU64::new(0),
+        });
+        let options = ViewOptions {
+            rows: false,
+            terminals: false,
+            colours: false,
+            workers: 1,
+        };
+        let (labels, tails, now) = (Labels::new(options), Tails::default(), Instant::now());
+        let mut view = View::new(options, commands, readers, tails, labels, now);
+        let ranks = WorkerRanks {
+            local_rank: LocalRank(0),
+            rank: Rank(0),
+            world_size: 1,
+            role_rank: RoleRank(0),
+            role_world_size: 1,
+        };
+        agent.send(Command::Add(0, ranks, Target::Stderr));
+        let Ends { reader, writer } = pty::open_pipe().unwrap();
+        rustix::io::write(&writer, b"a line\n").unwrap();
+        drop(writer);
+        view.relay.add(0, reader.as_fd()).unwrap();
+        let mut buffer = Vec::new();
+        while view.tails.of(LocalRank(0)).0.is_empty() {
+            assert!(
+                now.elapsed() < Duration::from_secs(10),
+                "the output is lost"
+            );
+            let _ = poll(&mut [PollFd::new(&*view.relay, PollFlags::IN)], Some(FRAME));
+            view.take(&mut buffer);
+        }
+        assert_eq!(view.tails.of(LocalRank(0)).0, b"a line\n");
     }
 }
