@@ -1,6 +1,7 @@
 """Tests of an exception before each instruction of `launch`."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -57,18 +58,14 @@ def raise_at(number, call, error):
     return len(seen) >= number
 
 
-# The exception may also be raised in `__del__`, and is lost there.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("error", [Raised, KeyboardInterrupt])
-@pytest.mark.parametrize("function", ["math:factorial", ["true"]], ids=["function", "command"])
-def test_an_exception_before_any_instruction_leaves_nothing(function, error, tmp_path, monkeypatch):
+def leaves_nothing(function, error, tmp_path):
     program = tmp_path / "rdzv"
     program.write_text(LAUNCHER)
     program.chmod(0o700)
     folders = tmp_path / "folders"
     abandoned = folders / "rdzv-call-1-abandoned" / "0.0"
-    monkeypatch.setattr(_program, "find_rdzv_bin", lambda: str(program))
-    monkeypatch.setenv("TMPDIR", str(folders))
+    _program.find_rdzv_bin = lambda: str(program)
+    os.environ["TMPDIR"] = str(folders)
 
     def call():
         abandoned.mkdir(parents=True, exist_ok=True)
@@ -76,7 +73,6 @@ def test_an_exception_before_any_instruction_leaves_nothing(function, error, tmp
         rdzv.launch(function, (3,), nprocs=1)
 
     def left():
-        # Earlier tests may have left children that nothing has collected.
         children = [task.joinpath("children").read_text() for task in Path("/proc/self/task").iterdir()]
         rest = [path for path in folders.iterdir() if path != abandoned.parent]
         return sorted(os.listdir("/proc/self/fd")), rest, sorted(" ".join(children).split())
@@ -93,3 +89,27 @@ def test_an_exception_before_any_instruction_leaves_nothing(function, error, tmp
             break
         number += 1
     assert number > 300
+
+
+# A fresh interpreter, because an interpreter that raises between instructions may also die of it.
+FRESH = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from launch import test_control_c as tests
+function = {"function": "math:factorial", "command": ["true"]}[sys.argv[2]]
+error = {"Raised": tests.Raised, "KeyboardInterrupt": KeyboardInterrupt}[sys.argv[3]]
+tests.leaves_nothing(function, error, Path(sys.argv[4]))
+"""
+
+
+@pytest.mark.parametrize("error", ["Raised", "KeyboardInterrupt"])
+@pytest.mark.parametrize("function", ["function", "command"])
+def test_an_exception_before_any_instruction_leaves_nothing(function, error, tmp_path):
+    tests = Path(__file__).resolve().parents[1]
+    ended = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", FRESH, tests, function, error, tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, f"exit code {ended.returncode}\n{ended.stderr[-4000:]}"
