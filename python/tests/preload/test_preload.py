@@ -1,7 +1,6 @@
 """Tests of `rdzv run --preload`, which forks workers."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -13,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
+import coverage
 import pytest
 
 LIMIT_SECONDS = 240
@@ -363,7 +363,19 @@ def outcome(folder, name, is_preloaded):
     assert (folder / "forked").read_text() == str(is_preloaded)
     outputs = run.outputs(1)
     assert len(outputs) == int(workers) and REFUSED not in run.log.read_text(), run.log.read_text()
+    if name == "coverage":
+        outputs.append([str(covered(folder)), ""])
     return code, outputs
+
+
+def covered(folder):
+    """Line numbers of the script that `coverage` has recorded. Removes its record."""
+    record = coverage.CoverageData(str(folder / "measured"))
+    record.read()
+    lines = sorted(record.lines(str(folder / "train.py")) or [])
+    assert lines, "coverage recorded no line of the script"
+    record.erase()
+    return lines
 
 
 def without_addresses(text):
@@ -382,8 +394,6 @@ def comparable(found):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_behaves_the_same_with_preload(tmp_path, name):
-    if name == "coverage" and importlib.util.find_spec("coverage") is None:
-        pytest.skip("coverage is not installed")
     folder = tmp_path / "run"
     folder.mkdir()
     executed = outcome(folder, name, False)
