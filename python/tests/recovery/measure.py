@@ -12,6 +12,7 @@ unbroken run. A row that fails a check is in the table with the reason.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -180,7 +181,9 @@ class Job:
     def kill(self, name):
         """Kills all processes of a node."""
         for process in tree(self.nodes[name].pid):
-            os.kill(process, signal.SIGKILL)
+            # The death of the agent ends some of the others.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self.nodes[name].wait()
 
 

@@ -1,9 +1,12 @@
 """Measures restarts with and without `--preload torch`.
 
-Usage: `python preload.py RDZV`, with the Python of the workers. Four workers form a gloo group; then
-rank 0 kills itself. The script prints two times for the restarts: from the kill to the first line of
-the last worker's script, and from the first line of a script to the end of `init_process_group`. It
-also prints the memory of the last workers and of the processes of the fork server.
+Usage: `python preload.py RDZV`, with the Python of the workers. Four workers form a gloo group. Two
+seconds later, when the fork server has forked the next processes, rank 0 kills itself. The script
+prints two times for the restarts: from the kill to the first line of the last worker's script, and
+from the first line of a script to the end of `init_process_group`. It also prints the memory of the
+last workers and of the processes of the fork server.
+
+The first restart counts apart, because it always ends workers that were executed.
 """
 
 import json
@@ -15,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-WORKERS, RESTARTS = 4, 8
+WORKERS, RESTARTS = 4, 9
 
 WORKER = """
 import time
@@ -47,7 +50,7 @@ if rank == 0:
 with open(f"{folder}/{attempt}.{rank}", "w") as file:
     file.write(json.dumps(note))
 dist.barrier()
-time.sleep(0.5)
+time.sleep(2)
 if attempt < int(os.environ["TORCHELASTIC_MAX_RESTARTS"]):
     if rank == 0:
         with open(f"{folder}/{attempt}.killed", "w") as file:
@@ -93,7 +96,11 @@ def measure(program, flags):
 def main():
     for title, flags in (("executed", []), ("--preload torch", ["--preload", "torch"])):
         starts, formations, memory, server = measure(os.path.abspath(sys.argv[1]), flags)
-        for quantity, values in (("kill to first line", starts), ("first line to formed group", formations)):
+        for quantity, values in (
+            ("first restart", starts[:1]),
+            ("kill to first line", starts[1:]),
+            ("first line to formed group", formations[1:]),
+        ):
             print(f"{title:<16} {quantity:<27} median {statistics.median(values):7.1f} ms, worst {max(values):7.1f} ms")
         print(
             f"{title:<16} memory of {WORKERS} workers         RSS {memory['rss']:.0f} MiB, PSS {memory['pss']:.0f} MiB,"
