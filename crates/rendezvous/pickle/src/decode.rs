@@ -4,10 +4,10 @@
 //! [`MOST_ITEMS`] bounds each of the stack, the memo, the marks, the compounds and their contents.
 //! Nothing recurses, so depth needs no bound here.
 
+use super::class::Class;
 use super::document::{Compound, Content, Document, Item, Kind};
 use super::opcode;
 use super::time::Time;
-use super::value::Class;
 use super::{PickleError, Problem};
 
 /// Maximum length of a pickle in bytes: a state of some 160,000 nodes.

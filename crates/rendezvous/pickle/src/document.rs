@@ -2,15 +2,11 @@
 //!
 //! Compounds are in a list and have numbers, because an instance is remembered before it has its
 //! attributes. A few bytes can therefore make a document that unfolds into more than any memory, or
-//! that contains itself. Copies from a document are charged to a [`Budget`], and nest at most
-//! [`MAX_DEPTH`] deep.
+//! that contains itself. The reader of a document charges what it copies to a [`Budget`].
 
 use super::Problem;
+use super::class::Class;
 use super::time::Time;
-use super::value::{Class, Value};
-
-/// Maximum depth of a [`Value`].
-pub const MAX_DEPTH: usize = 32;
 
 /// Item in a document.
 #[derive(Debug, Clone, Copy)]
@@ -142,76 +138,6 @@ impl<'a> Document<'a> {
     pub fn set(&self, item: Item<'a>) -> Option<&[Item<'a>]> {
         item.compound(Kind::Set)
             .map(|compound| self.items_of(compound))
-    }
-
-    /// Returns a copy that outlives the document.
-    pub fn value(&self, item: Item<'a>, budget: &mut Budget) -> Result<Value, Problem> {
-        self.copy(item, budget, 0)
-    }
-
-    fn copy(&self, item: Item<'a>, budget: &mut Budget, depth: usize) -> Result<Value, Problem> {
-        if depth > MAX_DEPTH {
-            return Err(Problem::TooMuch {
-                what: "levels",
-                most: MAX_DEPTH,
-            });
-        }
-        budget.spend(size_of::<Value>())?;
-        Ok(match item {
-            Item::None => Value::None,
-            Item::Bool(truth) => Value::Bool(truth),
-            Item::Int(number) => Value::Int(number),
-            Item::Float(bits) => Value::Float(bits),
-            Item::Text(text) => {
-                budget.spend(text.len())?;
-                Value::Text(text.to_owned())
-            }
-            Item::Bytes(bytes) => {
-                budget.spend(bytes.len())?;
-                Value::Bytes(bytes.to_vec())
-            }
-            Item::Span(micros) => Value::Span(micros),
-            Item::Zone(offset) => Value::Zone(offset),
-            Item::Time(time) => Value::Time(time),
-            Item::Class(class) => Value::Class(class),
-            Item::Empty => Value::Tuple(Vec::new()),
-            Item::Compound(compound) => match compound.kind {
-                Kind::Tuple => Value::Tuple(self.copy_items(compound, budget, depth)?),
-                Kind::List => Value::List(self.copy_items(compound, budget, depth)?),
-                Kind::Set => Value::Set(self.copy_items(compound, budget, depth)?),
-                Kind::Dict => Value::Dict(self.copy_pairs(compound, budget, depth)?),
-                Kind::Object(class) => {
-                    Value::Object(class, self.copy_pairs(compound, budget, depth)?)
-                }
-            },
-        })
-    }
-
-    fn copy_items(
-        &self,
-        compound: Compound,
-        budget: &mut Budget,
-        depth: usize,
-    ) -> Result<Vec<Value>, Problem> {
-        self.items_of(compound)
-            .iter()
-            .map(|item| self.copy(*item, budget, depth + 1))
-            .collect()
-    }
-
-    fn copy_pairs(
-        &self,
-        compound: Compound,
-        budget: &mut Budget,
-        depth: usize,
-    ) -> Result<Vec<(Value, Value)>, Problem> {
-        self.pairs_of(compound)
-            .iter()
-            .map(|[key, item]| {
-                let key = self.copy(*key, budget, depth + 1)?;
-                Ok((key, self.copy(*item, budget, depth + 1)?))
-            })
-            .collect()
     }
 
     fn items_of(&self, compound: Compound) -> &[Item<'a>] {

@@ -3,9 +3,9 @@
 //! An item that a caller writes twice takes two or five bytes the second time, if the caller kept
 //! its [`Memo`]. The [`Writer`] keeps the memos of classes and of the time zone UTC.
 
+use super::class::Class;
 use super::opcode;
 use super::time::Time;
-use super::value::{Class, Value};
 
 /// Protocol version: Python 3.8 to 3.13 write it, and later versions read it.
 const PROTOCOL: u8 = 4;
@@ -187,66 +187,6 @@ impl Writer {
             }
         }
         self.called();
-    }
-
-    /// Writes any value.
-    pub fn value(&mut self, value: &Value) {
-        match value {
-            Value::None => self.none(),
-            Value::Bool(truth) => self.bool(*truth),
-            Value::Int(number) => self.int(*number),
-            Value::Float(bits) => {
-                self.item(opcode::BINFLOAT);
-                self.out.extend(bits.to_be_bytes());
-            }
-            Value::Text(text) => {
-                self.text(text);
-            }
-            Value::Bytes(bytes) => {
-                self.bytes(bytes);
-            }
-            Value::Tuple(items) => self.tuple(items),
-            Value::List(items) => {
-                self.item(opcode::EMPTY_LIST);
-                self.remember();
-                let single = (items.len() == 1).then_some(opcode::APPEND);
-                self.batches(items.iter(), single, opcode::APPENDS, Self::value);
-            }
-            Value::Dict(pairs) => self.dict(pairs.iter(), Self::pair),
-            Value::Set(items) => self.set(items.iter(), Self::value),
-            Value::Span(micros) => self.span(*micros),
-            Value::Zone(offset) => self.zone(*offset),
-            Value::Time(time) => self.time(*time),
-            Value::Class(class) => self.class(*class),
-            Value::Object(class, attributes) => {
-                self.object(*class);
-                self.dict(attributes.iter(), Self::pair);
-                self.build();
-            }
-        }
-    }
-
-    fn pair(&mut self, (key, value): &(Value, Value)) {
-        self.value(key);
-        self.value(value);
-    }
-
-    fn tuple(&mut self, items: &[Value]) {
-        let instruction = match items.len() {
-            0 => return self.item(opcode::EMPTY_TUPLE),
-            1 => opcode::TUPLE1,
-            2 => opcode::TUPLE2,
-            3 => opcode::TUPLE3,
-            _ => {
-                self.item(opcode::MARK);
-                opcode::TUPLE
-            }
-        };
-        for item in items {
-            self.value(item);
-        }
-        self.out.push(instruction);
-        self.remember();
     }
 
     fn class(&mut self, class: Class) {

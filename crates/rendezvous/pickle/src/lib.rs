@@ -5,8 +5,7 @@
 //! machine without its dangerous parts. It builds plain data and instances of five known classes,
 //! calls no other code, and refuses every other name.
 //!
-//! - [`opcode`]: the instructions. [`value`]: the possible contents of a pickle, and the list of
-//!   classes.
+//! - [`opcode`]: the instructions. [`class`]: the classes that a pickle can name.
 //! - [`time`]: dates and times in Python's ten bytes.
 //! - [`decode`]: the machine, from bytes to a [`Document`]. [`document`]: access to its contents.
 //! - [`encode`]: the opposite direction, as protocol 4, with the sharing that keeps Python's
@@ -15,19 +14,19 @@
 //! `rendezvous-proto::codec` decides which attributes make a state; this crate does not. The API
 //! follows the releases of `rdzv-rendezvous`.
 
+pub mod class;
 pub mod decode;
 pub mod document;
 pub mod encode;
 pub mod opcode;
 pub mod time;
-pub mod value;
 
 use thiserror::Error;
 
+pub use class::Class;
 pub use document::{Budget, Document, Item};
 pub use encode::{Memo, Writer};
 pub use time::Time;
-pub use value::{Class, Value};
 
 /// Error in a pickle, with its location.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

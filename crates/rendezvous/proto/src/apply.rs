@@ -1,4 +1,4 @@
-//! The effect of an [`Action`] on the state. Unknown attributes stay unchanged.
+//! The effect of an [`Action`] on the state.
 
 use rdzv_core::time::Wall;
 

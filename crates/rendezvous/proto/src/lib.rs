@@ -57,4 +57,4 @@ pub use agent_note::{AgentNote, Death};
 pub use participant::Participant;
 pub use rule::Rule;
 pub use settings::{FencePolicy, Settings};
-pub use state::{Dialect, NodeDesc, RendezvousState};
+pub use state::{NodeDesc, RendezvousState};

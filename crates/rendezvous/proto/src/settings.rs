@@ -7,7 +7,7 @@ use crate::silence;
 /// The user's choice of a [fence](crate::fence).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FencePolicy {
-    /// No choice, as from agents of earlier versions: no fence.
+    /// No choice: no fence.
     #[default]
     Unsaid,
     /// `off`: no fence.

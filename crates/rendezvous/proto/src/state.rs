@@ -5,7 +5,6 @@ use std::fmt;
 
 use rdzv_core::escape::escape;
 use rdzv_core::time::{Mono, Wall};
-use rdzv_pickle::Value;
 
 /// Descriptor of a node, as other nodes know it.
 ///
@@ -61,8 +60,11 @@ pub struct RendezvousState {
     pub redundancy_list: BTreeSet<NodeDesc>,
     /// Time of the last heartbeat of each node in the three lists above.
     pub last_heartbeats: BTreeMap<NodeDesc, Wall>,
-    /// Form of the state, and its attributes that are unknown here.
-    pub dialect: Dialect,
+    /// `true` if times have no time zone and mean UTC, as before release 2.6 of PyTorch.
+    ///
+    /// A writer must keep the form: neither these releases nor later ones can compare times with a
+    /// zone to times without one.
+    pub has_naive_times: bool,
 }
 
 impl RendezvousState {
@@ -76,25 +78,4 @@ impl RendezvousState {
             }
         }
     }
-}
-
-/// Properties of a state that depend on the release that wrote it.
-///
-/// A writer must keep them unchanged, so that other agents can still read the state. The default is
-/// the form of current releases.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Dialect {
-    /// `true` if times have no time zone and mean UTC, as before release 2.6.
-    ///
-    /// Releases before 2.6 cannot compare times with a zone to theirs, and later releases cannot
-    /// compare times without a zone to theirs.
-    pub naive_times: bool,
-    /// `true` if the state has no redundancy list, as before release 2.3.
-    ///
-    /// The list is written nevertheless if it contains a node.
-    pub no_redundancy_list: bool,
-    /// Attributes of the state that are unknown here, in their original order.
-    pub attributes: Vec<(Value, Value)>,
-    /// Attributes of nodes that are unknown here, in their original order.
-    pub node_attributes: BTreeMap<NodeDesc, Vec<(Value, Value)>>,
 }

@@ -5,9 +5,9 @@
 //!                   ◄─ decode ───        ◄── base64 ──     (or the sentinel: no state yet)
 //! ```
 //!
-//! Python agents can read what this module writes, and this module reads what they write.
-//! Attributes that other releases may add are preserved ([`Dialect`](super::Dialect)). Both
-//! directions take time almost proportional to the number of nodes.
+//! Python agents can read what this module writes, and this module reads what they write. It
+//! ignores attributes that it does not know. Both directions take time almost proportional to the
+//! number of nodes.
 
 mod read;
 pub mod text;

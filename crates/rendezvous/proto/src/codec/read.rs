@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Dialect, NodeDesc, RendezvousState};
+use crate::{NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
 use rdzv_pickle::decode::MAX_LENGTH;
 use rdzv_pickle::document::Pairs;
-use rdzv_pickle::{Budget, Class, Document, Item, Value};
+use rdzv_pickle::{Budget, Class, Document, Item};
 
 use super::CodecError;
 use super::{node, state as names};
@@ -16,7 +16,7 @@ pub(super) fn state(pickle: &[u8]) -> Result<RendezvousState, CodecError> {
     let mut reading = Reading {
         document: &document,
         budget: Budget::for_length(pickle.len().min(MAX_LENGTH)),
-        dialect: Dialect::default(),
+        has_naive_times: false,
     };
     reading.state()
 }
@@ -24,7 +24,7 @@ pub(super) fn state(pickle: &[u8]) -> Result<RendezvousState, CodecError> {
 struct Reading<'d, 'a> {
     document: &'d Document<'a>,
     budget: Budget,
-    dialect: Dialect,
+    has_naive_times: bool,
 }
 
 impl<'d, 'a> Reading<'d, 'a> {
@@ -34,7 +34,6 @@ impl<'d, 'a> Reading<'d, 'a> {
             .document
             .attributes(root, Class::State)
             .ok_or_else(|| wrong("root", root, "a rendezvous state"))?;
-        self.dialect.attributes = self.unknown(attributes, &names::ALL, || "state".to_owned())?;
         let need = |name| needed(attributes, name, || "state".to_owned());
 
         let deadline = match need(names::DEADLINE)? {
@@ -42,7 +41,6 @@ impl<'d, 'a> Reading<'d, 'a> {
             item => Some(self.time(item, || names::DEADLINE.to_owned())?),
         };
         let redundancy_list = attribute(attributes, names::REDUNDANCY_LIST);
-        self.dialect.no_redundancy_list = redundancy_list.is_none();
         Ok(RendezvousState {
             round: whole(need(names::ROUND)?, || names::ROUND.to_owned())?,
             complete: truth(need(names::COMPLETE)?, names::COMPLETE)?,
@@ -65,7 +63,7 @@ impl<'d, 'a> Reading<'d, 'a> {
                     reading.time(time, || format!("time of item {at} of last_heartbeats"))
                 },
             )?,
-            dialect: std::mem::take(&mut self.dialect),
+            has_naive_times: self.has_naive_times,
         })
     }
 
@@ -111,48 +109,19 @@ impl<'d, 'a> Reading<'d, 'a> {
                 part: part(),
                 problem,
             })?;
-        let node = NodeDesc {
+        Ok(NodeDesc {
             addr: addr.to_owned(),
             pid: whole(get(node::PID)?, || format!("pid of {}", part()))?,
             local_id: whole(get(node::LOCAL_ID)?, || format!("local_id of {}", part()))?,
-        };
-        if attributes.len() > node::ALL.len() {
-            let unknown = self.unknown(attributes, &node::ALL, part)?;
-            if !unknown.is_empty() {
-                self.dialect.node_attributes.insert(node.clone(), unknown);
-            }
-        }
-        Ok(node)
+        })
     }
 
     fn time(&mut self, item: Item<'a>, part: impl FnOnce() -> String) -> Result<Wall, CodecError> {
         let Item::Time(time) = item else {
             return Err(wrong(&part(), item, "a time"));
         };
-        self.dialect.naive_times |= time.zone.is_none();
+        self.has_naive_times |= time.zone.is_none();
         Ok(time.wall())
-    }
-
-    /// Returns the attributes that are not in `known`.
-    fn unknown(
-        &mut self,
-        attributes: Pairs<'_, 'a>,
-        known: &[&str],
-        part: impl Fn() -> String,
-    ) -> Result<Vec<(Value, Value)>, CodecError> {
-        let is_known = |name: &Item<'_>| matches!(name, Item::Text(name) if known.contains(name));
-        attributes
-            .iter()
-            .filter(|[name, _]| !is_known(name))
-            .map(|[name, item]| {
-                let name = self.document.value(*name, &mut self.budget)?;
-                Ok((name, self.document.value(*item, &mut self.budget)?))
-            })
-            .collect::<Result<_, _>>()
-            .map_err(|problem| CodecError::Unfolds {
-                part: part(),
-                problem,
-            })
     }
 }
 

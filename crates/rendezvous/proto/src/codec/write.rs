@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Dialect, NodeDesc, RendezvousState};
+use crate::{NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
-use rdzv_pickle::{Class, Memo, Time, Value, Writer};
+use rdzv_pickle::{Class, Memo, Time, Writer};
 
 use super::{node, state as names};
 
@@ -18,49 +18,26 @@ pub(super) fn state(state: &RendezvousState) -> Vec<u8> {
     let count = state.last_heartbeats.len() + state.wait_list.len() + state.redundancy_list.len();
     let mut writer = Writer::with_capacity(OTHER_BYTES + NODE_BYTES * count);
     let mut nodes = Nodes {
-        dialect: &state.dialect,
         written: Vec::new(),
         names: [None; node::ALL.len()],
     };
-    let absent = state.dialect.no_redundancy_list && state.redundancy_list.is_empty();
-    let known = names::ALL
-        .into_iter()
-        .filter(|name| !(absent && *name == names::REDUNDANCY_LIST))
-        .map(Attribute::Known);
-    let others = state.dialect.attributes.iter().map(Attribute::Other);
-    let attributes: Vec<Attribute<'_>> = known.chain(others).collect();
-
     writer.object(Class::State);
-    writer.dict(
-        attributes.into_iter(),
-        |writer, attribute| match attribute {
-            Attribute::Known(name) => {
-                writer.text(name);
-                known_attribute(writer, &mut nodes, state, name);
-            }
-            Attribute::Other((name, value)) => {
-                writer.value(name);
-                writer.value(value);
-            }
-        },
-    );
+    writer.dict(names::ALL.into_iter(), |writer, name| {
+        writer.text(name);
+        attribute(writer, &mut nodes, state, name);
+    });
     writer.build();
     writer.finish()
 }
 
-enum Attribute<'a> {
-    Known(&'static str),
-    Other(&'a (Value, Value)),
-}
-
-fn known_attribute<'a>(
+fn attribute<'a>(
     writer: &mut Writer,
     nodes: &mut Nodes<'a>,
     state: &'a RendezvousState,
     name: &str,
 ) {
     let time = |writer: &mut Writer, wall: Wall| {
-        writer.time(Time::utc(wall, state.dialect.naive_times));
+        writer.time(Time::utc(wall, state.has_naive_times));
     };
     match name {
         names::ROUND => writer.int(state.round.into()),
@@ -94,7 +71,6 @@ fn known_attribute<'a>(
 
 /// Nodes that are already in the pickle; each node is written only once.
 struct Nodes<'a> {
-    dialect: &'a Dialect,
     /// List for each attribute that contains nodes, in the order of the nodes.
     written: Vec<Vec<(&'a NodeDesc, Memo)>>,
     /// Memo entries of the names of a node's attributes.
@@ -154,34 +130,16 @@ impl<'a> Run<'a, '_> {
     }
 
     fn write_new(&mut self, writer: &mut Writer, desc: &NodeDesc) -> Memo {
-        let others = self.nodes.dialect.node_attributes.get(desc);
-        let known = node::ALL.map(Attribute::Known);
-        let others = others.into_iter().flatten().map(Attribute::Other);
         let memo = writer.object(Class::Node);
-        let write = |writer: &mut Writer, attribute: Attribute<'_>| match attribute {
-            Attribute::Known(name) => {
-                let index = node::ALL.iter().position(|known| *known == name);
-                let index = index.expect("a known name");
-                writer.name(name, &mut self.nodes.names[index]);
-                match name {
-                    node::ADDR => {
-                        writer.text(&desc.addr);
-                    }
-                    node::PID => writer.int(desc.pid.into()),
-                    _ => writer.int(desc.local_id.into()),
-                }
+        let attributes = node::ALL.into_iter().zip(&mut self.nodes.names);
+        writer.dict(attributes, |writer, (name, written)| {
+            writer.name(name, written);
+            match name {
+                node::ADDR => drop(writer.text(&desc.addr)),
+                node::PID => writer.int(desc.pid.into()),
+                _ => writer.int(desc.local_id.into()),
             }
-            Attribute::Other((name, value)) => {
-                writer.value(name);
-                writer.value(value);
-            }
-        };
-        if self.nodes.dialect.node_attributes.is_empty() {
-            writer.dict(known.into_iter(), write);
-        } else {
-            let all: Vec<Attribute<'_>> = known.into_iter().chain(others).collect();
-            writer.dict(all.into_iter(), write);
-        }
+        });
         writer.build();
         memo
     }

@@ -33,9 +33,9 @@
 //!
 //! Like the report of a successor, the proof tears the round (`runs/silent.rs`), so the next round
 //! can form without the agent. If agents have a fence, the coordinator does not wait for the end of
-//! this agent's lease. The proof says nothing about a coordinator in that process. Some agents do
-//! not send their address: agents of earlier versions, agents of torchrun, and agents in a process
-//! with other purposes, which may share its descriptors.
+//! this agent's lease. The proof says nothing about a coordinator in that process. Agents
+//! of torchrun do not send their address, and neither do agents in a process with other purposes,
+//! which may share its descriptors.
 
 use std::time::Duration;
 

@@ -78,7 +78,7 @@ impl Hosted {
             return self.out.push(Output::Send(from, Event::Refused(refusal)));
         }
         self.attach(now, from, &join);
-        if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
+        if let Some(authority) = self.authority {
             self.out
                 .push(Output::Send(from, self.attached(authority, &join)));
         }

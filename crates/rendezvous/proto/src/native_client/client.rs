@@ -365,8 +365,7 @@ impl NativeClient {
         self.phase = Phase::Joining { since: now };
         self.owes_leave = false;
         self.lease.end();
-        let attempt = self.join.attempt.unwrap_or(0);
-        self.join.attempt = Some(attempt.saturating_add(1));
+        self.join.attempt = self.join.attempt.saturating_add(1);
         self.say_join(now);
     }
 
@@ -434,12 +433,9 @@ impl NativeClient {
 
     /// Returns the time at which to ask for the nodes that have joined.
     ///
-    /// `None` if the agent has no pending join over an open connection. Also `None` if the agent
-    /// sends no program: the coordinator treats it as an agent of an earlier version.
+    /// `None` if the agent has no pending join over an open connection.
     fn asks_at(&self) -> Option<Mono> {
-        let asks = self.link == Link::Up
-            && matches!(self.phase, Phase::Joining { .. })
-            && self.join.program.is_some();
+        let asks = self.link == Link::Up && matches!(self.phase, Phase::Joining { .. });
         asks.then(|| self.wait.since + self.wait.reminder.next())
     }
 

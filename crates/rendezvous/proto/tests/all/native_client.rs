@@ -324,7 +324,7 @@ fn said(output: &Output) -> Operation {
     }
 }
 
-fn reattaches(said: &[Operation]) -> (Option<u32>, Option<HeldRound>) {
+fn reattaches(said: &[Operation]) -> (u32, Option<HeldRound>) {
     match said {
         [Operation::Reattach(reattach)] => {
             let Reattach { join, holds, .. } = &**reattach;
@@ -338,7 +338,7 @@ fn reattaches(said: &[Operation]) -> (Option<u32>, Option<HeldRound>) {
 fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
     let mut client = attached_client();
     for epoch in 3..6 {
-        assert_eq!(reattaches(&said_after_outage(&mut client)), (Some(1), None));
+        assert_eq!(reattaches(&said_after_outage(&mut client)), (1, None));
         let watched = hear(&mut client, &attached(epoch));
         assert!(matches!(watched[..], [Output::Watch(_)]), "{watched:?}");
     }
@@ -398,7 +398,7 @@ fn a_member_stays_one_without_a_connection() {
         host: None,
     };
     let said = said_after_outage(&mut client);
-    assert_eq!(reattaches(&said), (Some(1), Some(held.clone())));
+    assert_eq!(reattaches(&said), (1, Some(held.clone())));
     // Another coordinator waits for missing participants before it reports their loss.
     let outputs = hear(&mut client, &attached(4));
     let [Output::Watch(_), Output::LossesKnownWithin(within)] = outputs[..] else {
@@ -413,7 +413,7 @@ fn a_member_stays_one_without_a_connection() {
         succeeded: true,
         ..held
     };
-    assert_eq!(reattaches(&said), (Some(1), Some(succeeded)));
+    assert_eq!(reattaches(&said), (1, Some(succeeded)));
     let outputs = hear(&mut client, &Event::AllSucceeded { round: 5 });
     assert_eq!(outputs, [Output::AllSucceeded(5)]);
 }
@@ -447,7 +447,7 @@ fn a_member_whose_round_is_over_joins_with_another_number() {
     let outputs = hear(&mut client, &over);
     assert!(matches!(outputs[..], [Output::Changed(_)]), "{outputs:?}");
     tell(&mut client, JOIN);
-    assert_eq!(reattaches(&said_after_outage(&mut client)), (Some(2), None));
+    assert_eq!(reattaches(&said_after_outage(&mut client)), (2, None));
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! Every state is read back as it was written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use rdzv_core::time::Wall;
-use rdzv_pickle::{Class, Time, Value};
 use rdzv_rendezvous_proto::codec::{decode, encode, from_value, to_value};
-use rdzv_rendezvous_proto::{Dialect, NodeDesc, RendezvousState};
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState};
 
 /// The range of Python's times, in microseconds since 1970.
 const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
-
-const DAY: i64 = 86_400_000_000;
 
 fn node() -> impl Strategy<Value = NodeDesc> {
     let addr = prop_oneof![
@@ -32,42 +29,6 @@ fn wall() -> impl Strategy<Value = Wall> {
     TIMES.prop_map(Wall::from_unix_micros)
 }
 
-fn value() -> impl Strategy<Value = Value> {
-    let class = prop::sample::select(Class::ALL.to_vec());
-    let zone = -DAY + 1..DAY;
-    let time = (TIMES, prop::option::of(zone.clone()));
-    let leaf = prop_oneof![
-        Just(Value::None),
-        any::<bool>().prop_map(Value::Bool),
-        any::<i128>().prop_map(Value::Int),
-        any::<i16>().prop_map(|number| Value::Int(number.into())),
-        any::<u64>().prop_map(Value::Float),
-        any::<String>().prop_map(Value::Text),
-        vec(any::<u8>(), 0..300).prop_map(Value::Bytes),
-        any::<i64>().prop_map(|micros| Value::Span(micros.into())),
-        zone.prop_map(Value::Zone),
-        time.prop_map(|(shown, zone)| Value::Time(Time { shown, zone })),
-        class.prop_map(Value::Class),
-    ];
-    leaf.prop_recursive(4, 64, 6, |inner| {
-        let pairs = vec((inner.clone(), inner.clone()), 0..5);
-        let class = prop::sample::select(vec![Class::State, Class::Node]);
-        prop_oneof![
-            vec(inner.clone(), 0..6).prop_map(Value::Tuple),
-            vec(inner.clone(), 0..6).prop_map(Value::List),
-            vec(inner, 0..6).prop_map(Value::Set),
-            pairs.clone().prop_map(Value::Dict),
-            (class, pairs).prop_map(|(class, pairs)| Value::Object(class, pairs)),
-        ]
-    })
-}
-
-/// Generates attributes of a later release.
-fn attributes() -> impl Strategy<Value = Vec<(Value, Value)>> {
-    let name = "later_[a-z]{0,8}".prop_map(Value::Text);
-    vec((name, value()), 0..3)
-}
-
 fn state() -> impl Strategy<Value = RendezvousState> {
     let scalars = (
         any::<u64>(),
@@ -81,34 +42,16 @@ fn state() -> impl Strategy<Value = RendezvousState> {
         btree_set(node(), 0..4),
         btree_map(node(), wall(), 0..4),
     );
-    let dialect = (
-        any::<bool>(),
-        any::<bool>(),
-        attributes(),
-        vec((any::<prop::sample::Index>(), attributes()), 0..3),
-    );
-    (scalars, lists, dialect).prop_map(|(scalars, lists, dialect)| {
+    (scalars, lists, any::<bool>()).prop_map(|(scalars, lists, naive_times)| {
         let (round, complete, deadline, closed) = scalars;
         let (participants, wait_list, redundancy_list, mut last_heartbeats) = lists;
         // As in real states, most nodes have a heartbeat.
         for (at, node) in participants.keys().enumerate().skip(1) {
             last_heartbeats.insert(node.clone(), Wall::from_unix_micros(at as i64));
         }
-        let (naive_times, no_redundancy_list, attributes, of_nodes) = dialect;
         let has_times = deadline.is_some() || !last_heartbeats.is_empty();
-        let known: Vec<NodeDesc> = participants.keys().chain(&wait_list).cloned().collect();
-        let node_attributes: BTreeMap<_, _> = of_nodes
-            .into_iter()
-            .filter(|(_, attributes)| !attributes.is_empty() && !known.is_empty())
-            .map(|(index, attributes)| (index.get(&known).clone(), attributes))
-            .collect();
         RendezvousState {
-            dialect: Dialect {
-                naive_times: naive_times && has_times,
-                no_redundancy_list: no_redundancy_list && redundancy_list.is_empty(),
-                attributes,
-                node_attributes,
-            },
+            has_naive_times: naive_times && has_times,
             round,
             complete,
             deadline,

@@ -393,7 +393,7 @@ fn a_spare_counts_if_the_coordinator_dies_together_with_a_node() {
             }
         }
         world.pass(Duration::from_secs(4));
-        world.attempt = Some(2);
+        world.attempt = 2;
         world.join(2);
         world.join(3);
         assert_eq!(placed(&mut world, 4), (0, vec![0, 1]));
@@ -427,7 +427,7 @@ fn nodes_that_join_again_while_a_coordinator_recovers_keep_their_ranks() {
             }
         }
         world.reattach(0, 0, None);
-        world.attempt = Some(2);
+        world.attempt = 2;
         for (number, _) in acts.iter().filter(|(_, act)| *act == "join") {
             world.join(*number);
         }
@@ -484,10 +484,10 @@ fn a_restarted_agent_keeps_its_rank_and_no_rank_is_replaced() {
     world.lose(1);
     world.pass(Duration::from_secs(10));
     assert!(!world.take(2).is_empty() && !world.take(3).is_empty());
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(2);
     world.join(3);
-    (world.replaces, world.attempt) = (vec![1], Some(1));
+    (world.replaces, world.attempt) = (vec![1], 1);
     world.join_as(9, node(9), 9);
     for (number, rank) in [(9, 0), (2, 1), (3, 2)] {
         assert_eq!(placed(&mut world, number), (rank, vec![]), "{number}");
@@ -504,7 +504,7 @@ fn an_agent_that_is_restarted_with_its_coordinator_moves_no_rank() {
     world.replaces = vec![1];
     world.join_as(9, node(9), 9);
     world.pass(Duration::from_secs(4));
-    (world.replaces, world.attempt) = (vec![], Some(2));
+    (world.replaces, world.attempt) = (vec![], 2);
     world.join(3);
     for (number, rank) in [(9, 0), (4, 1), (3, 2)] {
         assert_eq!(placed(&mut world, number), (rank, vec![2, 3]), "{number}");
@@ -519,11 +519,11 @@ fn a_restarted_agent_comes_before_a_spare() {
     world.lose(1);
     world.pass(Duration::from_secs(10));
     world.take(4);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(2);
-    (world.replaces, world.attempt) = (vec![1], Some(1));
+    (world.replaces, world.attempt) = (vec![1], 1);
     world.join_as(9, node(9), 9);
-    (world.replaces, world.attempt) = (vec![], Some(2));
+    (world.replaces, world.attempt) = (vec![], 2);
     world.join(3);
     for (number, rank) in [(9, 0), (2, 1), (3, 2)] {
         assert_eq!(placed(&mut world, number), (rank, vec![]), "{number}");

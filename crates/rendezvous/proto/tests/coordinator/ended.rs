@@ -38,7 +38,7 @@ fn form(world: &mut World, max: u32) {
     for number in 1..=max + 1 {
         world.take(number);
     }
-    world.attempt = Some(2);
+    world.attempt = 2;
 }
 
 /// Voters elect a coordinator; their last contact with the previous one is now.
@@ -206,7 +206,7 @@ fn one_that_has_ended_is_accounted_for_in_a_recovery_without_a_note() {
         world.reattach(3, 3, held(2, 3));
         world.pass(Duration::from_secs(1));
         world.take(2);
-        world.attempt = Some(3);
+        world.attempt = 3;
         world.join(2);
         world.join(3);
         world.pass(LONG);

@@ -185,7 +185,7 @@ fn without_a_run_id_only_agents_that_run_the_same_meet() {
             "{received:?}"
         );
     }
-    // The same script at another path is equal, and agents of version 0.1 send no program.
+    // The same script at another path is equal. An agent may know no program.
     world.program = program("copy-of-a.py", b"a");
     world.join(2);
     world.program = None;

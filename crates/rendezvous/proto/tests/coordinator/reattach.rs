@@ -59,7 +59,7 @@ fn back(world: &mut World, numbers: impl IntoIterator<Item = u32>) {
 
 /// Lets agents join the next round.
 fn join_again(world: &mut World, numbers: impl IntoIterator<Item = u32>) {
-    world.attempt = Some(2);
+    world.attempt = 2;
     for number in numbers {
         world.join(number);
     }
@@ -96,7 +96,7 @@ fn membership_after_attached(world: &mut World, number: u32) -> String {
 #[test]
 fn an_elected_coordinator_does_not_wait_for_a_round_that_one_had_left() {
     let mut world = round_of(2, 1);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     world.restart_as(Origin {
         electors_heard: Some(world.now.mono),
@@ -152,29 +152,8 @@ fn an_agent_learns_that_its_coordinator_will_be_started_again() {
 }
 
 #[test]
-fn agents_of_before_and_coordinators_that_are_not_started_again_are_as_they_were() {
-    let mut world = World::restartable(2, 2);
-    world.join(1);
-    world.attempt = None;
-    world.join(2);
-    let received = after_attached(&mut world, 1);
-    assert!(
-        matches!(received[..], [Event::Formed { .. }]),
-        "{received:?}"
-    );
-    world.formed(2);
-    // The round is not recoverable, so agent 1 is lost as soon as its connection breaks.
-    world.lose(1);
-    assert!(
-        world
-            .membership(2)
-            .contains("is lost: its connection closed")
-    );
-    assert!(world.note.unwrap().runs["run"].members.is_empty());
-
+fn a_coordinator_without_a_successor_admits_nobody_again() {
     let mut world = World::new(2, 2);
-    world.program = World::restartable(2, 2).program;
-    world.attempt = Some(1);
     world.join(1);
     world.join(2);
     let received = world.take(1);
@@ -233,7 +212,7 @@ fn an_agent_that_comes_back_too_late_learns_that_its_round_is_over() {
         matches!(received[..], [Event::Membership { round: 0, .. }]),
         "{received:?}"
     );
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join_as(13, node(3), 3);
     world.join(1);
     world.join(2);
@@ -269,7 +248,7 @@ fn a_join_is_taken_in_once_however_often_it_is_repeated() {
     world.pass(REATTACH_WITHIN * 2);
     assert_eq!(world.take(2), []);
     // The next join of agent 1 has another number.
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join_as(12, node(1), 1);
     assert!(world.membership(2).contains("joins again"));
 }
@@ -301,7 +280,7 @@ fn a_round_holds_on_when_all_its_members_are_back() {
     world.pass(RECOVERY_WINDOW * 2);
     assert_eq!(world.take(1), []);
     // The recovered round works like any other.
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(2);
     assert!(world.membership(1).contains("joins again"));
     assert_eq!(world.read().0.round, 0);
@@ -342,10 +321,10 @@ fn a_round_that_was_noted_and_not_announced_is_given_up() {
 fn a_round_is_over_if_a_member_does_not_hold_it_any_more() {
     let mut world = restarted(3, 2);
     world.reattach(1, 1, held(0, 0));
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.reattach(2, 2, None);
     assert_eq!(after_attached(&mut world, 1), []);
-    world.attempt = Some(1);
+    world.attempt = 1;
     world.reattach(3, 3, held(0, 2));
     assert!(world.membership(1).contains("joins again"));
     join_again(&mut world, [1, 3]);
@@ -377,7 +356,7 @@ fn nobody_waits_for_a_member_whose_word_that_it_leaves_was_lost_with_the_coordin
         membership_after_attached(&mut world, 1),
         "node n002_1_0 has left"
     );
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     assert_eq!(world.formed(1), (1, 0, 1));
 }
@@ -392,7 +371,7 @@ fn a_word_that_an_agent_leaves_is_heard_over_another_connection_once() {
     world.leave_again(22, 2);
     assert_eq!(world.take(22), [Event::Left]);
     assert_eq!(world.take(1), []);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     world.pass(UNNOTED);
     assert_eq!(world.formed(1), (1, 0, 1));
@@ -404,7 +383,7 @@ fn a_number_is_not_used_again_after_everybody_had_left() {
     world.operate(1, &Operation::Leave);
     world.operate(2, &Operation::Leave);
     // This agent joins and leaves without a round before the coordinator is killed.
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(3);
     world.operate(3, &Operation::Leave);
     world.restart();
@@ -418,7 +397,7 @@ fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
     // A coordinator without a report of an earlier round has formed a round.
     let mut world = round_of(1, 1);
     assert_eq!(round_that_is_over_for(&mut world, 7), 5);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     assert_eq!(world.formed(1).0, 6);
 }
@@ -427,7 +406,7 @@ fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
 fn a_number_that_a_member_knows_which_has_left_the_round_is_not_used_again() {
     let mut world = round_of(1, 1);
     world.reattach_after(7, held(5, 1));
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     assert_eq!(world.formed(1).0, 6);
 }
@@ -507,7 +486,7 @@ fn newcomers_wait_for_the_recovery_of_the_round() {
     world.lose(2);
     world.pass(REATTACH_WITHIN);
     world.membership(1);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     assert_eq!(world.formed(3).0, 1);
 }
@@ -531,7 +510,7 @@ fn a_run_that_was_closed_stays_closed() {
     world.restart();
     world.reattach(2, 2, held(0, 1));
     assert_eq!(world.take(2), [Event::Closed]);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.reattach(12, 2, None);
     assert_eq!(world.take(12), [Event::Refused(AgentRefusal::Closed)]);
     world.join(3);
@@ -629,7 +608,7 @@ fn agents_come_together_after_a_recovery_that_all_have_deserted() {
     back(&mut world, 1..=3);
     for number in 1..=3 {
         world.take(number);
-        world.attempt = Some(2);
+        world.attempt = 2;
         world.join(number);
     }
     world.pass(RECOVERY_WINDOW * 2);
@@ -706,7 +685,7 @@ fn a_coordinator_without_a_note_that_knows_of_another_one_gives_out_a_higher_num
             ..Origin::default()
         };
         world.start_unnoted(word);
-        (world.attempt, world.obeyed) = (Some(1), obeyed);
+        (world.attempt, world.obeyed) = (1, obeyed);
         world.reattach(1, 1, held(0, 0));
         world.pass(RECOVERY_WINDOW);
         membership_after_attached(&mut world, 1);
@@ -744,10 +723,10 @@ fn a_word_that_the_missing_have_ended_ends_the_wait() {
 #[test]
 fn a_successor_ends_the_round_of_an_agent_at_once() {
     let mut world = round_of(2, 2);
-    (world.replaces, world.attempt) = (vec![2], Some(1));
+    (world.replaces, world.attempt) = (vec![2], 1);
     world.join_as(4, node(4), 4);
     assert!(world.membership(1).contains("was killed"));
-    (world.replaces, world.attempt) = (Vec::new(), Some(2));
+    (world.replaces, world.attempt) = (Vec::new(), 2);
     world.join(1);
     assert_eq!(world.formed(4), (1, 1, 2));
     // The connection of the ended agent closes late, which has no effect.
@@ -768,7 +747,7 @@ fn a_successor_accounts_for_an_agent_while_state_is_recovered() {
     world.replaces = vec![1];
     world.join_as(4, node(4), 4);
     assert!(membership_after_attached(&mut world, 2).contains("was restarted"));
-    (world.replaces, world.attempt) = (Vec::new(), Some(2));
+    (world.replaces, world.attempt) = (Vec::new(), 2);
     world.join(2);
     assert_eq!(world.formed(4).0, 1);
 }
@@ -795,11 +774,11 @@ fn a_number_that_no_round_can_have_does_no_harm() {
     let mut world = World::restartable(1, 1);
     world.reattach(1, 1, held(u64::MAX, u32::MAX));
     world.take(1);
-    world.attempt = Some(2);
+    world.attempt = 2;
     world.join(1);
     world.pass(UNNOTED);
     assert_eq!(world.formed(1).0, (1 << 48) + 1);
-    world.attempt = Some(3);
+    world.attempt = 3;
     world.join(1);
     assert_eq!(world.formed(1).0, (1 << 48) + 2);
 }

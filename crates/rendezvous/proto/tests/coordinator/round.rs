@@ -107,7 +107,7 @@ fn apply(world: &mut World, input: &str) {
     let number: u32 = value.parse().expect("a number follows");
     match name {
         "join" => {
-            world.attempt = world.attempt.map(|attempt| attempt + 1);
+            world.attempt += 1;
             world.join(number);
         }
         "leave" => world.operate(number, &Operation::Leave),

@@ -25,7 +25,7 @@ fn with_spare(min: u32) -> World {
     for number in 1..=3 {
         world.take(number);
     }
-    world.attempt = Some(2);
+    world.attempt = 2;
     world
 }
 

@@ -23,7 +23,7 @@ fn round_of(min: u32, nodes: u32, succeeded: u32) -> World {
     for number in 1..=nodes {
         world.take(number);
     }
-    world.attempt = Some(2);
+    world.attempt = 2;
     world
 }
 
@@ -126,7 +126,7 @@ fn a_node_that_leaves_after_its_success_ends_no_round() {
         assert_eq!(world.take(1), [Event::Left]);
         world.lose(1);
         // A newcomer does not take the place of the node, whose work is done.
-        world.attempt = Some(1);
+        world.attempt = 1;
         world.join(3);
         assert_eq!(reasons(&mut world, 2), [""; 0]);
         if is_killed {

@@ -67,7 +67,6 @@ fn messages_reach_agents_that_have_a_viewer_and_no_others() {
     for agent in 1..=3 {
         assert_eq!(received(&mut world, agent), watch(0));
     }
-    // A heartbeat of an earlier version has its answer.
     world.operate(3, &Operation::Heartbeat);
     assert_eq!(world.pulses[&3], 1);
 }

@@ -34,8 +34,8 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     /// The program of the agents that join next.
     pub(crate) program: Option<Program>,
-    /// Number of the next join of each agent, if the agents send it.
-    pub(crate) attempt: Option<u32>,
+    /// Number of the next join of each agent.
+    pub(crate) attempt: u32,
     /// Epoch of the last coordinator of agents that reattach.
     pub(crate) obeyed: u32,
     /// Instances that the agents that join next replace.
@@ -108,7 +108,7 @@ impl World {
             last_spares: Vec::new(),
             settings: Settings::new(min, max),
             program: None,
-            attempt: None,
+            attempt: 1,
             obeyed: 0,
             replaces: Vec::new(),
             reached: ADDRESS.to_owned(),
@@ -119,15 +119,12 @@ impl World {
     }
 
     /// Creates a world with a restartable coordinator.
-    ///
-    /// Its agents number their joins.
     pub(crate) fn restartable(min: u32, max: u32) -> Self {
         let mut world = Self::new(min, max);
         let note = Note::new(7, Duration::from_secs(60));
         world.coordinator = Coordinator::restartable(world.now, note.clone(), origin());
         world.note = Some(note);
         world.program = Some(Program::new("train.py", b"", true));
-        world.attempt = Some(1);
         world
     }
 

@@ -73,11 +73,9 @@ impl Run {
             // New agents also obey that coordinator, because all agents must report the same
             // coordinator to the next one.
             let obeyed = self.obeyed(ours);
-            for (node, agent) in &self.agents {
-                if agent.attempt().is_some() {
-                    self.effects
-                        .push(Effect::notify(node, Event::Attached(obeyed)));
-                }
+            for node in self.agents.keys() {
+                self.effects
+                    .push(Effect::notify(node, Event::Attached(obeyed)));
             }
         }
     }

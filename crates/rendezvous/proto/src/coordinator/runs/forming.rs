@@ -421,7 +421,6 @@ impl Run {
         (forming.reported, forming.report_at) = (count, None);
         for (node, agent) in &self.agents {
             if let Phase::Joining { since } = agent.phase
-                && agent.join.program.is_some()
                 && now.mono.since(since) >= REPORT_AFTER
             {
                 let arrived = self.arrived(node);

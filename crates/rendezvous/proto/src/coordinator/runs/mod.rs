@@ -136,13 +136,6 @@ struct Agent {
     phase: Phase,
 }
 
-impl Agent {
-    /// Returns the number of its last join; `None` if it cannot reattach.
-    fn attempt(&self) -> Option<u32> {
-        self.join.attempt.filter(|_| self.join.program.is_some())
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The agent waits for a round.
@@ -320,11 +313,7 @@ impl Run {
     }
 
     /// Returns the joined nodes, for a spare or a participant of a forming round.
-    ///
-    /// `None` for agents of earlier versions, which send no program: they do not understand the
-    /// answer.
     pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
-        self.agents.get(node)?.join.program.as_ref()?;
         let participants = &self.nodes.participants;
         let is_spare = self.nodes.surplus.contains(node);
         let forms = self.round.forming().is_some() && participants.contains_key(node);

@@ -127,8 +127,8 @@ impl Run {
     pub(super) fn is_repeated(&self, join: &Join) -> bool {
         let known = self.agents.get(&join.node);
         known.is_some_and(|agent| {
-            let is_last = agent.attempt().is_some() && agent.attempt() == join.attempt;
-            self.began.is_some() && is_last && agent.join.instance == join.instance
+            let is_same = agent.join.instance == join.instance;
+            self.began.is_some() && is_same && agent.join.attempt == join.attempt
         })
     }
 
@@ -253,6 +253,6 @@ impl Run {
             return false;
         };
         let holds = !matches!(agent.phase, Phase::Member { .. }) || self.is_recoverable();
-        self.began.is_some() && agent.attempt().is_some() && holds
+        self.began.is_some() && holds
     }
 }

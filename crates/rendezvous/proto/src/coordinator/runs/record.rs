@@ -21,8 +21,7 @@ impl Run {
     pub(super) fn record_round(&mut self) {
         let mut members = vec![0; self.nodes.participants.len()];
         for (node, rank) in &self.nodes.participants {
-            let agent = self.agents.get(node);
-            let Some(agent) = agent.filter(|agent| agent.attempt().is_some()) else {
+            let Some(agent) = self.agents.get(node) else {
                 members.clear();
                 break;
             };

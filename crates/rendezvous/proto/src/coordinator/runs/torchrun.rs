@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::round::{Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Nodes, Phase, Run};
 use crate::coordinator::keys;
-use crate::{Dialect, NodeDesc, RendezvousState, codec};
+use crate::{NodeDesc, RendezvousState, codec};
 use rdzv_core::time::{Mono, Now, Wall};
 
 /// The state under torchrun's key, and the data of torchrun's agents in it.
@@ -20,7 +20,7 @@ pub(super) struct TorchrunForm {
     ///
     /// It consists of the time that the agent wrote, and the local time at which it was seen.
     pub(super) heartbeats: BTreeMap<NodeDesc, (Wall, Mono)>,
-    dialect: Dialect,
+    has_naive_times: bool,
     value: Value,
     /// Last write of a coordinator under the key; `None` if there was none.
     written: Option<Mono>,
@@ -65,7 +65,7 @@ impl Run {
             wait_list: self.nodes.waiting.clone(),
             redundancy_list: self.nodes.surplus.clone(),
             last_heartbeats: all.collect(),
-            dialect: self.torchrun.dialect.clone(),
+            has_naive_times: self.torchrun.has_naive_times,
         }
     }
 
@@ -110,7 +110,7 @@ impl Run {
     }
 
     fn take_nodes(&mut self, state: RendezvousState) -> Nodes {
-        self.torchrun.dialect = state.dialect;
+        self.torchrun.has_naive_times = state.has_naive_times;
         let nodes = Nodes {
             participants: state.participants,
             waiting: state.wait_list,

@@ -74,8 +74,6 @@ pub enum Event {
     /// A spare, or an agent in a forming round, also receives the nodes that have joined.
     Alive(Option<Arrived>),
     /// The event [`Alive`](Self::Alive) with messages of agents.
-    ///
-    /// Agents of earlier versions read `Alive`.
     Reports {
         /// The nodes that have joined, as in [`Alive`](Self::Alive).
         arrived: Option<Arrived>,
@@ -93,7 +91,7 @@ pub enum Event {
     },
     /// The agent has a session; the coordinator may have a successor if it dies.
     ///
-    /// The coordinator sends it only to agents that number their joins.
+    /// A coordinator that has no successor does not send it.
     Attached(Authority),
     /// A restarted coordinator can recover the round that is announced next.
     Recoverable {
@@ -212,11 +210,8 @@ impl Event {
                 if let Some(assignment) = *assignment {
                     let (base, world, base_role, role_world) = assignment.into();
                     write(out, &[&base, &world, &base_role, &role_world]);
-                    // Agents of earlier versions do not read the list.
-                    if !replaced.is_empty() {
-                        write(out, &[&(replaced.len() as u32)]);
-                        replaced.iter().for_each(|rank| write(out, &[rank]));
-                    }
+                    write(out, &[&(replaced.len() as u32)]);
+                    replaced.iter().for_each(|rank| write(out, &[rank]));
                 }
             }
             Self::Master { round, addr, port } => write(out, &[&2_u8, round, addr, port]),
@@ -245,11 +240,7 @@ impl Event {
             Self::Attached(authority) => {
                 write(out, &[&10_u8, &authority.cluster, &authority.epoch]);
                 write(out, &[&authority.timeout]);
-                let flags = slot::flags([authority.takes_voters, authority.in_process]);
-                // Agents of earlier versions do not read the flags.
-                if flags != 0 {
-                    out.push(flags);
-                }
+                out.push(slot::flags([authority.takes_voters, authority.in_process]));
             }
             Self::Voters(list) => {
                 let addresses = &list.addresses[..list.addresses.len().min(usize::from(u8::MAX))];
@@ -314,14 +305,13 @@ impl Event {
                 }
             }
             9 => Self::Status {
-                closed: fields.u8("whether the run is closed")? != 0,
+                closed: fields.flag("whether the run is closed")?,
                 waiting: fields.u32("the number of waiting nodes")?,
             },
             10 => {
                 let (cluster, epoch) = (fields.u64("the cluster")?, fields.u32("the epoch")?);
-                let timeout = Duration::from_millis(fields.u64("the timeout")?);
-                let flags = fields.rest(|fields| fields.u8("the flags"))?.unwrap_or(0);
-                let [takes_voters, in_process] = slot::read_flags(flags);
+                let timeout = fields.duration("the timeout")?;
+                let [takes_voters, in_process] = slot::read_flags(fields.u8("the flags")?);
                 Self::Attached(Authority {
                     cluster,
                     epoch,
@@ -344,7 +334,7 @@ impl Event {
                 number: fields.u64("the number of the question")?,
             },
             15 => {
-                let invites = fields.u8("whether the agent is to vote")? != 0;
+                let invites = fields.flag("whether the agent is to vote")?;
                 let voters = fields.u8("the number of voters")?;
                 let count = fields.u8("the voters")?;
                 let mut address = || fields.host("the address of a voter");
@@ -357,7 +347,7 @@ impl Event {
             }
             16 => Self::Fence {
                 round: fields.u64("the round")?,
-                acts: fields.u8("whether it has a fence")? != 0,
+                acts: fields.flag("whether it has a fence")?,
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -385,7 +375,7 @@ fn write_arrived(out: &mut Vec<u8>, arrived: &Arrived) {
 
 fn read_arrived(fields: &mut Fields<'_>) -> Result<Arrived, WireError> {
     let nodes = fields.u32("the number of joined nodes")?;
-    let is_spare = fields.u8("whether the agent is in reserve")? != 0;
+    let is_spare = fields.flag("whether the agent is in reserve")?;
     let count = fields.u8("the joined hosts")?;
     let mut host = || fields.sentence("a joined host");
     let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
@@ -424,7 +414,7 @@ impl AgentRefusal {
             0 => Self::Closed,
             1 => Self::NotNeeded,
             2 => {
-                let elapsed = Duration::from_millis(fields.u64("the elapsed time")?);
+                let elapsed = fields.duration("the elapsed time")?;
                 let count = fields.u16("the joined nodes")?;
                 let mut node = || fields.sentence("a joined node");
                 let joined = (0..count).map(|_| node()).collect::<Result<_, _>>()?;

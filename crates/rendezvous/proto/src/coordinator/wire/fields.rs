@@ -1,5 +1,7 @@
 //! Reads and writes fields.
 
+use std::time::Duration;
+
 use rdzv_core::escape::{escape, is_plain};
 
 use super::WireError;
@@ -38,9 +40,15 @@ impl<'a> Fields<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
+    pub(super) fn flag(&mut self, what: &'static str) -> Result<bool, WireError> {
+        self.u8(what).map(|byte| byte != 0)
+    }
+
+    pub(super) fn duration(&mut self, what: &'static str) -> Result<Duration, WireError> {
+        self.u64(what).map(Duration::from_millis)
+    }
+
     /// Reads an optional part at the end; `None` if the payload has ended.
-    ///
-    /// Earlier versions do not send it.
     pub(super) fn rest<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, WireError>,

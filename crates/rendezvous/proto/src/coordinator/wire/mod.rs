@@ -13,15 +13,13 @@
 //!                   node: addr text, pid i64, local id i64
 //!                   settings: min u32, max u32, join ms u64, last call ms u64,
 //!                             keep-alive ms u64, keep-alive attempts u32
-//!                   role: text, local world size: u32, then nothing (earlier versions) or
-//!                   program: name text, fingerprint u64, whether the run was given an id u8,
-//!                   then nothing or the number of the join: u32,
-//!                   then nothing or the agents that it replaces: u8 count of instance u64,
-//!                   then nothing or 0: u32 (earlier versions: the time of a fence in ms),
-//!                   node timeout ms u32, the agent's address text (empty: not sent),
-//!                   its choice of a fence: u8 (0 none, 1 off, 2 auto),
-//!                   then nothing or u8 (1: every round sorts its nodes),
-//!                   then nothing or its lost ranks: u8 count of u32
+//!                   role: text, local world size: u32, number of the join: u32
+//!                   program: u8 (1: it follows), name text, fingerprint u64, whether the run was
+//!                            given an id u8
+//!                   the agents that it replaces: u8 count of instance u64
+//!                   node timeout ms u64, the agent's address text (empty: not known)
+//!                   its choice of a fence: u8 (0 none, 1 off, 2 auto)
+//!                   u8 (1: every round sorts its nodes), its lost ranks: u8 count of u32
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat  nothing or flags: u8 (1: the agent has a viewer, 2: for all agents), message
@@ -44,7 +42,7 @@
 //!                              +----------+-------------+-----------------------+
 //!   1 formed        round: u64, rank: u32, world size: u32, then nothing or
 //!                   assignment: base rank, world size, base role rank, role world size, u32 each,
-//!                   then nothing or the replaced ranks: u32 count of u32
+//!                   and the replaced ranks: u32 count of u32
 //!   2 master        round: u64, addr: text, port: u16
 //!   3 membership    round: u64, waiting: u32, reason: text
 //!   4 peer failed   node: text, reason: text
@@ -53,12 +51,11 @@
 //!                   then for a join timeout: elapsed ms u64, joined: u16 count of texts
 //!   7 left
 //!   8 alive         nothing or the number of nodes that have joined: u32 (0 unless the agent waits
-//!                   for a round and has sent its program), 1 if the agent is a spare: u8,
-//!                   hosts: u8 count of texts, then nothing or the number of the watch: u32,
+//!                   for a round), 1 if the agent is a spare: u8, hosts: u8 count of texts, then nothing or the number of the watch: u32,
 //!                   messages of other agents: u32 length and bytes each
 //!   9 status        closed: u8, waiting: u32
-//!   10 attached     cluster: u64, epoch: u32, timeout ms u64, then nothing or flags: u8
-//!                   (1: agents can be voters, 2: the coordinator is in the agent's process)
+//!   10 attached     cluster: u64, epoch: u32, timeout ms u64, flags: u8 (1: agents can be voters,
+//!                   2: the coordinator is in the agent's process)
 //!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
 //!   13 backed       number: u64
@@ -67,9 +64,8 @@
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! Agents send operations from 0x27 on, except `succeeded`, only to coordinators that have sent
-//! `attached`, and to their successors. Coordinators send events from 10 on only to agents that
-//! number their joins. So agents and coordinators of earlier versions receive none of these.
+//! A coordinator that has no successor does not send `attached`. Agents send operations from 0x27
+//! on, except `succeeded`, only to coordinators that have sent it, and to their successors.
 //!
 //! Parsers trust no length. They ignore fields that a later version adds at the end.
 

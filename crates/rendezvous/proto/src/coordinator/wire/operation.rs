@@ -1,14 +1,12 @@
 //! Operations that an agent sends to its coordinator.
 
-use std::time::Duration;
-
 use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
-use crate::field::write;
+use crate::field::{Field, write};
 use crate::ranks::Seat;
-use crate::{FencePolicy, NodeDesc, Settings, silence, slot};
+use crate::{FencePolicy, NodeDesc, Settings, slot};
 
 /// State of an agent that reattaches.
 ///
@@ -44,8 +42,6 @@ pub enum Operation {
     /// Reports that the agent is running; the answer is `Alive`.
     Heartbeat,
     /// Heartbeat with a message about the job for viewers, without an answer.
-    ///
-    /// Coordinators of earlier versions ignore the message, and answer `Alive`.
     Report(Report),
     /// Reports that the agent has failed permanently.
     Failed {
@@ -190,7 +186,7 @@ pub struct Join {
     pub node: NodeDesc,
     /// The agent's settings.
     ///
-    /// Only some of them are sent. The receiver uses the defaults for the others.
+    /// Only those that concern other agents are sent. The receiver uses the defaults for the others.
     pub settings: Settings,
     /// Role of the agent's workers.
     pub role: String,
@@ -198,12 +194,10 @@ pub struct Join {
     ///
     /// 0 if the number is still unknown. The agents then exchange the numbers in the round's store.
     pub local_world_size: u32,
-    /// Program of the workers; `None` from agents of earlier versions.
+    /// Program of the workers, if the agent knows it.
     pub program: Option<Program>,
     /// Number of joins of this agent, this one included.
-    ///
-    /// Agents that do not send it, or send no program, cannot reattach.
-    pub attempt: Option<u32>,
+    pub attempt: u32,
     /// Instances of ended agents that this agent replaces; at most 255.
     pub replaces: Vec<u64>,
     /// Ranks of the agent's workers that exited in its last round; at most 255.
@@ -244,6 +238,27 @@ impl Program {
             has_run_id,
         }
     }
+}
+
+impl Program {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            name: fields.sentence("the program")?,
+            fingerprint: fields.u64("the program")?,
+            has_run_id: fields.flag("the program")?,
+        })
+    }
+}
+
+impl Field for Program {
+    fn write(&self, out: &mut Vec<u8>) {
+        write(out, &[&self.name, &self.fingerprint, &self.has_run_id]);
+    }
+}
+
+/// Returns the items that a list of the wire can contain.
+fn at_most_255<T>(items: &[T]) -> &[T] {
+    &items[..items.len().min(usize::from(u8::MAX))]
 }
 
 impl Operation {
@@ -335,7 +350,7 @@ impl Operation {
             },
             opcode::DETACH => Self::Detach,
             opcode::CANDIDATE => Self::Candidate {
-                willing: fields.u8("whether the agent can be a voter")? != 0,
+                willing: fields.flag("whether the agent can be a voter")?,
             },
             opcode::LEASE => Self::Lease {
                 number: fields.u64("the number of the question")?,
@@ -406,7 +421,7 @@ impl HeldRound {
             rank: fields.u32("the rank")?,
             size: fields.u32("the size of the round")?,
             host: Some(fields.u32("the host")?).filter(|rank| *rank != NO_HOST),
-            succeeded: fields.u8("whether it has succeeded")? != 0,
+            succeeded: fields.flag("whether it has succeeded")?,
             master: {
                 let addr = fields.host("the master address")?;
                 let port = fields.u16("the master port")?;
@@ -417,9 +432,7 @@ impl HeldRound {
 }
 
 impl Join {
-    /// Creates the join of an agent without workers.
-    ///
-    /// It contains only fields that all versions send.
+    /// Creates the first join of an agent without workers.
     pub fn new(instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
         Self {
             instance,
@@ -442,7 +455,6 @@ impl Join {
 
     fn write(&self, out: &mut Vec<u8>) {
         let (node, settings) = (&self.node, &self.settings);
-        let (replaces, from) = (&self.replaces, &self.from);
         write(out, &[&VERSION, &self.instance, &self.run, &node.addr]);
         write(out, &[&node.pid, &node.local_id]);
         write(out, &[&settings.min_nodes, &settings.max_nodes]);
@@ -450,46 +462,25 @@ impl Join {
         write(out, &[&settings.keep_alive_interval]);
         write(out, &[&settings.keep_alive_max_attempt]);
         write(out, &[&self.role, &self.local_world_size]);
-        if let Some(program) = &self.program {
-            write(out, &[&program.name, &program.fingerprint]);
-            write(out, &[&program.has_run_id]);
-            if let Some(attempt) = &self.attempt {
-                write(out, &[attempt]);
-                let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
-                let is_said = settings.fence != FencePolicy::Unsaid;
-                let is_usual = settings.node_timeout == silence::NODE_TIMEOUT;
-                let sorts = settings.sorts_ranks;
-                let lost = &self.lost[..self.lost.len().min(usize::from(u8::MAX))];
-                let sorts_or_lost = sorts || !lost.is_empty();
-                let has_more = is_said || !is_usual || from.is_some() || sorts_or_lost;
-                if !replaces.is_empty() || has_more {
-                    out.push(replaces.len() as u8);
-                }
-                replaces.iter().for_each(|instance| write(out, &[instance]));
-                if has_more {
-                    let timeout = settings.node_timeout.as_millis();
-                    let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
-                    // The 0 replaces the time of a fence, which agents of earlier versions sent.
-                    write(out, &[&0_u32, &timeout]);
-                }
-                if from.is_some() || is_said || sorts_or_lost {
-                    text(out, from.as_deref().unwrap_or_default());
-                }
-                match settings.fence {
-                    FencePolicy::Unsaid if sorts_or_lost => out.push(UNSAID),
-                    FencePolicy::Unsaid => {}
-                    FencePolicy::Off => out.push(OFF),
-                    FencePolicy::Auto => out.push(AUTO),
-                }
-                if sorts_or_lost {
-                    write(out, &[&sorts]);
-                }
-                if !lost.is_empty() {
-                    out.push(lost.len() as u8);
-                }
-                lost.iter().for_each(|rank| write(out, &[rank]));
-            }
-        }
+        write(
+            out,
+            &[&self.attempt, &self.program.is_some(), &self.program],
+        );
+        let replaces = at_most_255(&self.replaces);
+        out.push(replaces.len() as u8);
+        replaces.iter().for_each(|instance| write(out, &[instance]));
+        let from = self.from.as_deref().unwrap_or_default();
+        write(out, &[&settings.node_timeout]);
+        text(out, from);
+        let fence = match settings.fence {
+            FencePolicy::Unsaid => UNSAID,
+            FencePolicy::Off => OFF,
+            FencePolicy::Auto => AUTO,
+        };
+        write(out, &[&fence, &settings.sorts_ranks]);
+        let lost = at_most_255(&self.lost);
+        out.push(lost.len() as u8);
+        lost.iter().for_each(|rank| write(out, &[rank]));
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
@@ -505,7 +496,7 @@ impl Join {
             local_id: fields.u64("the node's local id")?.cast_signed(),
         };
         let (min_nodes, max_nodes) = (fields.u32("the settings")?, fields.u32("the settings")?);
-        let mut duration = || fields.u64("the settings").map(Duration::from_millis);
+        let mut duration = || fields.duration("the settings");
         let settings = Settings {
             join_timeout: duration()?,
             last_call_timeout: duration()?,
@@ -516,36 +507,27 @@ impl Join {
         let mut join = Self {
             role: fields.text("the role")?.to_owned(),
             local_world_size: fields.u32("the local world size")?,
-            program: fields.rest(|fields| {
-                Ok(Program {
-                    name: fields.sentence("the program")?,
-                    fingerprint: fields.u64("the program")?,
-                    has_run_id: fields.u8("the program")? != 0,
-                })
-            })?,
-            attempt: fields.rest(|fields| fields.u32("the number of the join"))?,
+            attempt: fields.u32("the number of the join")?,
+            program: fields
+                .flag("the program")?
+                .then(|| Program::read(fields))
+                .transpose()?,
             ..Self::new(instance, run, node, settings)
         };
-        let replaced = fields.rest(|fields| fields.u8("the agents that it replaces"))?;
-        for _ in 0..replaced.unwrap_or(0) {
+        for _ in 0..fields.u8("the agents that it replaces")? {
             let instance = fields.u64("the agents that it replaces")?;
             join.replaces.push(instance);
         }
-        let fence = fields.rest(|fields| fields.u32("the fence"))?;
-        let timeout = fields.rest(|fields| fields.u32("the node timeout"))?;
-        if let Some(timeout) = timeout.or(fence.filter(|fence| *fence != 0)) {
-            join.settings.node_timeout = Duration::from_millis(timeout.into());
-        }
-        let from = fields.rest(|fields| fields.host("the address of the agent"))?;
-        join.from = from.filter(|from| !from.is_empty());
-        join.settings.fence = match fields.rest(|fields| fields.u8("the fence"))? {
-            Some(OFF) => FencePolicy::Off,
-            Some(AUTO) => FencePolicy::Auto,
+        join.settings.node_timeout = fields.duration("the node timeout")?;
+        let from = fields.host("the address of the agent")?;
+        join.from = Some(from).filter(|from| !from.is_empty());
+        join.settings.fence = match fields.u8("the fence")? {
+            OFF => FencePolicy::Off,
+            AUTO => FencePolicy::Auto,
             _ => FencePolicy::Unsaid,
         };
-        join.settings.sorts_ranks = fields.rest(|fields| fields.u8("the order"))? == Some(1);
-        let lost = fields.rest(|fields| fields.u8("the lost ranks"))?;
-        for _ in 0..lost.unwrap_or(0) {
+        join.settings.sorts_ranks = fields.flag("the order")?;
+        for _ in 0..fields.u8("the lost ranks")? {
             join.lost.push(fields.u32("the lost ranks")?);
         }
         Ok(join)

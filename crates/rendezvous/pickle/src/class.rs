@@ -1,6 +1,4 @@
-//! Values that a pickle can contain.
-
-use super::time::Time;
+//! Classes that a pickle can name.
 
 /// Module of PyTorch's rendezvous classes.
 pub const RENDEZVOUS_MODULE: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";
@@ -63,43 +61,6 @@ impl Class {
     pub const fn has_attributes(self) -> bool {
         matches!(self, Self::State | Self::Node)
     }
-}
-
-/// Value that was copied out of a pickle.
-///
-/// Sharing is not kept: an item that the pickle uses twice becomes two equal values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    /// Python's `None`.
-    None,
-    /// A boolean.
-    Bool(bool),
-    /// An integer.
-    Int(i128),
-    /// A float as its bits, so that every float equals itself.
-    Float(u64),
-    /// A text.
-    Text(String),
-    /// Bytes.
-    Bytes(Vec<u8>),
-    /// A tuple.
-    Tuple(Vec<Self>),
-    /// A list.
-    List(Vec<Self>),
-    /// Keys and values, in the order of the pickle.
-    Dict(Vec<(Self, Self)>),
-    /// A set, in the order of the pickle.
-    Set(Vec<Self>),
-    /// A duration, in microseconds.
-    Span(i128),
-    /// An offset from UTC, in microseconds to the east.
-    Zone(i64),
-    /// A date with a time of day.
-    Time(Time),
-    /// A class itself.
-    Class(Class),
-    /// An instance of a class that has attributes.
-    Object(Class, Vec<(Self, Self)>),
 }
 
 #[cfg(test)]
