@@ -60,10 +60,10 @@ pub struct RendezvousState {
     pub redundancy_list: BTreeSet<NodeDesc>,
     /// Time of the last heartbeat of each node in the three lists above.
     pub last_heartbeats: BTreeMap<NodeDesc, Wall>,
-    /// `true` if times have no time zone and mean UTC, as before release 2.6 of PyTorch.
+    /// `true` if times have no time zone and mean UTC.
     ///
-    /// A writer must keep the form: neither these releases nor later ones can compare times with a
-    /// zone to times without one.
+    /// Releases of PyTorch before 2.6 write such times. A writer must keep the form: Python cannot
+    /// compare times with a zone to times without a zone.
     pub has_naive_times: bool,
 }
 

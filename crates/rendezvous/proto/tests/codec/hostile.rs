@@ -234,8 +234,7 @@ fn a_long_address_that_many_items_share_is_refused() {
     assert_eq!(head[0], opcode::FRAME);
     // The node is the item that was remembered last before its address.
     let new = [opcode::EMPTY_TUPLE, opcode::NEWOBJ, opcode::MEMOIZE];
-    let nodes = rest.windows(3).enumerate().filter(|(_, it)| *it == new);
-    let at = nodes.last().unwrap().0 + new.len();
+    let at = rest.windows(3).rposition(|it| *it == new).unwrap() + new.len();
     let remembered = rest[..at].iter().filter(|byte| **byte == opcode::MEMOIZE);
     let again = [opcode::BINGET, (remembered.count() - 1) as u8].repeat(2000);
     let end = rest.iter().position(|byte| *byte == opcode::ADDITEMS);

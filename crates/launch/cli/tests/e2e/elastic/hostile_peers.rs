@@ -86,7 +86,7 @@ pub(super) fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
         role: "default".to_owned(),
         local_world_size: 1,
         program: None,
-        attempt: None,
+        attempt: 1,
         replaces: Vec::new(),
         lost: Vec::new(),
         from: None,

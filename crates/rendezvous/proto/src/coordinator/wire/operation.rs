@@ -186,7 +186,7 @@ pub struct Join {
     pub node: NodeDesc,
     /// The agent's settings.
     ///
-    /// Only those that concern other agents are sent. The receiver uses the defaults for the others.
+    /// Only those that concern other agents are sent. The receiver uses the defaults for the rest.
     pub settings: Settings,
     /// Role of the agent's workers.
     pub role: String,
