@@ -51,7 +51,8 @@ class Call:
                 main = _main_of_this_process()
                 if main is None:
                     raise ValueError(
-                        f"{self.title} is defined in __main__, which is not a file that a worker can run: pass start='pickle'"
+                        f"the call of {self.title} needs __main__, which is not a file that a worker can run: pass"
+                        " start='pickle'"
                     )
         elif name is not None and name[0] != "__main__" and not args:
             pickled = None

@@ -256,7 +256,7 @@ def log_flags(logs: "LogsSpecs | None") -> "dict[str, object]":
     if logs is None:
         return {}
     if not isinstance(logs, LogsSpecs):
-        raise TypeError(f"logs_specs must be rdzv.elastic.DefaultLogsSpecs, not {type(logs).__qualname__}")
+        raise TypeError(f"logs_specs must be an rdzv.elastic.LogsSpecs, not {type(logs).__qualname__}")
     return {
         "log_dir": logs._root_log_dir,
         "redirects": _streams(logs._redirects),

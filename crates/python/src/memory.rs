@@ -434,8 +434,9 @@ impl Memory {
             _ if matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor) => {
                 "bool and the integers"
             }
-            Meaning::Number => "all types but bool",
-            Meaning::Complex | Meaning::Opaque => NUMBERS,
+            _ if matches!(op, ReduceOp::Average) => "all types but bool and float8",
+            _ if matches!(op, ReduceOp::Sum) => "all types but float8",
+            _ => NUMBERS,
         };
         Err(argument.mistyped(format!(
             "has dtype {kind}, which cannot be reduced by {op}; supported types are {accepted}"

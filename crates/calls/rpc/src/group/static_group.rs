@@ -378,11 +378,14 @@ impl Forming<'_> {
             .map(|(rank, _): (u32, _)| rank.to_string())
             .collect();
         let message = format!(
-            "the RPC group was not formed within {:.1} s (init_deadline): of {} workers, rank {} \
-             did not join; check whether {} running with the same store",
+            "the RPC group was not formed within {:.1} s (init_deadline): of {} workers, {} did \
+             not join; check whether {} running with the same store",
             self.limit.elapsed().as_secs_f64(),
             self.world_size,
-            ranks.join(", "),
+            match &*ranks {
+                [rank] => format!("rank {rank}"),
+                ranks => format!("ranks {}", ranks.join(", ")),
+            },
             if ranks.len() == 1 {
                 "it is"
             } else {

@@ -156,7 +156,7 @@ fn missing_ranks_are_named_at_the_deadline() {
             assert!(
                 error
                     .message
-                    .contains("of 4 workers, rank 1, 3 did not join"),
+                    .contains("of 4 workers, ranks 1, 3 did not join"),
                 "{error}"
             );
         }
@@ -166,7 +166,7 @@ fn missing_ranks_are_named_at_the_deadline() {
             let started = Instant::now();
             let late = worker(&format!("w{late}"), late);
             let error = Group::form(connection(&store), late, 4, LONG).unwrap_err();
-            assert!(error.message.contains("rank 1, 3 did not join"), "{error}");
+            assert!(error.message.contains("ranks 1, 3 did not join"), "{error}");
             assert!(started.elapsed() < SOON);
         }
         let workers = (0..4).map(|rank| worker(&format!("w{rank}"), rank));

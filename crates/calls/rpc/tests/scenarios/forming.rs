@@ -115,7 +115,7 @@ fn processes_that_do_not_come_are_named_at_the_deadline() {
     let errors = all_fail(&workers, |_| json!({ "world_size": 4, "options": options }));
     for error in errors {
         assert_eq!(error.kind, RpcErrorKind::Deadline);
-        let missing = "of 4 workers, rank 1, 3 did not join";
+        let missing = "of 4 workers, ranks 1, 3 did not join";
         assert!(error.message.contains(missing), "{}", error.message);
     }
 }

@@ -40,9 +40,8 @@ pub enum PlacementError {
     Binding(#[from] BindingError),
     /// The name of a device can only be resolved by the driver's library.
     #[error(
-        "local rank {local_rank} uses a device whose UUID in CUDA_VISIBLE_DEVICES or \
-         HIP_VISIBLE_DEVICES is unknown in /proc and /sys: specify the device by its index, or \
-         omit --numa-binding"
+        "the UUID of device {local_rank} in CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES is unknown \
+         in /proc and /sys: specify the device by its index, or omit --numa-binding"
     )]
     UnknownDevice {
         /// Local rank of the worker.

@@ -120,7 +120,8 @@ pub(crate) fn grouped(command: Command) -> Command {
         }
     };
     let more = "Flags can also be written with underscores, and abbreviated if the abbreviation is unambiguous. A value on \
-        the command line overrides the variable in brackets. `rdzv help` lists more pages.";
+        the command line overrides the variable in brackets; `rdzv run` merges the values of \
+        --rdzv-conf. `rdzv help` lists more pages.";
     command
         .mut_args(heading)
         .after_long_help(format!("{EXAMPLES}\n\n{more}"))

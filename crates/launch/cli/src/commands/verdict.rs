@@ -102,7 +102,8 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
     let name = reports.first().map(run).unwrap_or_default();
     if let Some(other) = reports.iter().map(run).find(|other| *other != name) {
         return Err(format!(
-            "the reports are from two runs, '{name}' and '{other}': specify the reports of one run"
+            "the reports are from several runs, such as '{name}' and '{other}': specify the \
+             reports of one run"
         ));
     }
     let count = |number: usize, what: &str| match number {
@@ -234,6 +235,6 @@ mod tests {
         ];
         reports[1].run_id = Some("other".to_owned());
         let text = decide(&reports).unwrap_err();
-        assert!(text.contains("two runs, 'job' and 'other'"), "{text}");
+        assert!(text.contains("several runs, such as 'job' and 'other'"), "{text}");
     }
 }

@@ -47,11 +47,11 @@ pub(crate) struct HangArgs {
 
     /// Action when workers hang: report, restart or fail.
     ///
-    /// Each action reports the location of every worker. `restart` also restarts the group as after
-    /// a failure, up to --max-restarts times; `fail` also ends the run. If a job with several nodes
-    /// hangs (--hang-timeout), the nodes whose ranks are not where the others are stop their
-    /// workers, or all nodes do. If a node runs without --hang-timeout, the other nodes stop
-    /// workers only if py-spy shows that one of these workers is stopped, or is not in a
+    /// Each action reports the locations of the node's workers. `restart` also restarts the group
+    /// as after a failure, up to --max-restarts times; `fail` also ends the run. If a job with
+    /// several nodes hangs (--hang-timeout), the nodes whose ranks are not where the others are
+    /// stop their workers, or all nodes do. If a node runs without --hang-timeout, the other nodes
+    /// stop workers only if py-spy shows that one of these workers is stopped, or is not in a
     /// collective, a backward pass or `torch.cuda`.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,

@@ -21,9 +21,10 @@ pub(crate) struct PreemptionArgs {
     ///
     /// An agent that receives the signal notifies the other agents. Each agent writes the file that
     /// RDZV_PREEMPT names, and sends the signal once to each of its workers that has a handler for
-    /// it. No restart follows. If all workers of a node exit with 0, or because of the signal or
-    /// SIGTERM, the launcher exits with --preempt-exit-code. Without this flag, SIGUSR1 and SIGUSR2
-    /// are passed on, and SIGTERM ends the run.
+    /// it, unless the scheduler has sent it to them. No restart follows. If all workers of a node
+    /// exit with 0, or because of the signal or SIGTERM, the launcher exits with
+    /// --preempt-exit-code. Without this flag, SIGUSR1 and SIGUSR2 are passed on, and SIGTERM ends
+    /// the run.
     #[arg(long, value_name = "NAME")]
     preempt_signal: Option<String>,
 

@@ -47,9 +47,9 @@ pub(crate) struct RendezvousArgs {
     /// c10d, unless a store (such as `rdzv store`) already runs there. If an agent hosts c10d for
     /// three nodes or more, agents become voters automatically: c10d continues if any one machine
     /// is lost, or any two of five. With a list of three or five endpoints, such as `a:29400,b,c`,
-    /// the agents there are the voters. RDZV_CONTACT_POINTS lists endpoints of voters, separated by
-    /// commas. A new node also tries these voters, so that it can join while the machine of its
-    /// endpoint is down.
+    /// the agents there are the voters. With a single endpoint, RDZV_CONTACT_POINTS can list
+    /// endpoints of voters, separated by commas. A new node also tries these voters, so that it can
+    /// join while the machine of its endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -546,8 +546,9 @@ pub(super) fn without_effect(
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
-            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes) and \
-             voters, an endpoint with a port, and --agent-restarts of at least 1",
+            "--rdzv-conf: fence=auto has no effect: it needs at least three voters (from three \
+             nodes, or a list of endpoints), an endpoint with a port, and --agent-restarts of at \
+             least 1",
         );
     }
     if is_c10d && is_list && !parameters.known_voters.is_empty() {

@@ -46,18 +46,19 @@ pub(crate) struct ReportArgs {
 
     /// Source of the exit code: launcher or worker.
     ///
-    /// `launcher`: 0, 1 or 2, as in torchrun, except with --node-check and --preempt-signal.
-    /// `worker`: the code of the worker that failed first. If a signal ended that worker or stopped
-    /// the launcher, the code is 128 plus the number of the signal (143 for SIGTERM). Errors of the
-    /// launcher itself have other codes. The table is in docs/exit-codes.md.
+    /// `launcher`: 0, 1 or 2, as in torchrun, except with --node-check, with --preempt-signal, and
+    /// for a signal before the workers start. `worker`: the code of the worker that failed first.
+    /// If a signal ended that worker or stopped the launcher, the code is 128 plus the number of
+    /// the signal (143 for SIGTERM). Errors of the launcher itself have other codes. The table is
+    /// in docs/exit-codes.md.
     #[arg(long, value_name = "launcher|worker", default_value = "launcher")]
     exit_code: String,
 
     /// Run this command (for sh) after the job has failed.
     ///
     /// The command gets the report of --report as JSON on its stdin, and its output goes to rdzv's
-    /// stderr. It runs on each node whose run failed, but not after a signal or a success. rdzv
-    /// exits after the command, or after --hook-timeout.
+    /// stderr. It runs on each node whose run failed, but not after a signal to rdzv, a notice of
+    /// preemption or a success. rdzv exits after the command, or after --hook-timeout.
     #[arg(long, value_name = "COMMAND")]
     on_failure: Option<String>,
 
@@ -75,9 +76,10 @@ pub(crate) struct ReportArgs {
 
     /// Let workers write directly to rdzv's own stderr.
     ///
-    /// Otherwise, workers whose stderr is neither redirected nor teed write to rdzv's stderr
-    /// through a pipe or a pseudo-terminal. From it, rdzv reads the last lines of a failed worker
-    /// for the verdict. On a terminal, this flag also turns off --ui.
+    /// Without this flag, workers whose stderr is neither redirected nor teed write to rdzv's
+    /// stderr through a pipe or a pseudo-terminal (--ui and --no-pty list exceptions). From it,
+    /// rdzv reads the last lines of a failed worker for the verdict. On a terminal, this flag also
+    /// turns off --ui.
     #[arg(long)]
     pub(crate) bare_stderr: bool,
 }

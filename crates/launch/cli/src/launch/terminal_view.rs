@@ -17,8 +17,8 @@ pub(crate) struct TerminalArgs {
     /// each progress bar, and one for the state of the run. `plain` shows only lines with labels.
     /// `auto` is live, or plain if TERM is `dumb` or not set. With `auto`, the only worker of a job
     /// writes its stdout directly to the terminal, and its stderr through a pseudo-terminal. If
-    /// rdzv behaves as torchrun, `auto` lets all workers write directly to the terminal. NO_COLOR=1
-    /// turns off rdzv's colours.
+    /// rdzv behaves as torchrun, or `rdzv.launch` has started it, `auto` lets all workers write
+    /// directly to the terminal. NO_COLOR=1 turns off rdzv's colours.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "live", "plain"])]
     ui: String,
 

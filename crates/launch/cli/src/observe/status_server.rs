@@ -263,7 +263,7 @@ fn may(sources: &Sources, peer: &SocketAddr, request: &Request) -> bool {
 }
 
 fn refused() -> Response {
-    let text = "the job has a token: send `Authorization: Bearer` with what \
+    let text = "if the job has a token, send `Authorization: Bearer` with what \
                 `rdzv token --bearer FILE` prints for its file; on loopback, use the address of \
                 this machine or `localhost` in the URL\n";
     let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];

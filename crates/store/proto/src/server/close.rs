@@ -64,8 +64,8 @@ pub enum CloseReason {
     NotNeeded(String),
     /// The store has its maximum number of keys and queues.
     #[error(
-        "the store has reached its limit of {limit} keys and queues; delete keys, or raise the \
-         limit (rdzv store --max-keys)"
+        "the store has reached the limit of {limit} keys and queues for this peer; delete keys, or \
+         raise the store's limit (rdzv store --max-keys)"
     )]
     TooManyKeys {
         /// The limit.

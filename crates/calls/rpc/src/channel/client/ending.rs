@@ -89,8 +89,8 @@ impl Client {
 
     fn time_is_over(self: &Arc<Self>, id: u64, call: Call) {
         let what = if call.progress != Progress::Waits {
-            "the request was sent but not answered. If the call can take this long, give it a \
-             longer timeout"
+            "no answer to the request arrived. If the call can take this long, give it a longer \
+             timeout"
         } else {
             "the request was not sent, because earlier calls have reached the limit of calls in \
              flight. If the call can take this long, give it a longer timeout"
