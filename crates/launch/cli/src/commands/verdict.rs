@@ -235,6 +235,9 @@ mod tests {
         ];
         reports[1].run_id = Some("other".to_owned());
         let text = decide(&reports).unwrap_err();
-        assert!(text.contains("several runs, such as 'job' and 'other'"), "{text}");
+        assert!(
+            text.contains("several runs, such as 'job' and 'other'"),
+            "{text}"
+        );
     }
 }

@@ -119,7 +119,10 @@ fn is_private(directory: &Path) -> io::Result<()> {
     if found.is_dir() && is_ours {
         Ok(())
     } else {
-        let text = format!("{} is not a private directory of this user", directory.display());
+        let text = format!(
+            "{} is not a private directory of this user",
+            directory.display()
+        );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 }
