@@ -277,7 +277,8 @@ class _Launcher:
                 if interrupts > 2:
                     # The launcher has printed that a third Ctrl-C kills everything immediately.
                     raise
-                interrupted, timeout = error, None
+                # After a timeout, the launcher keeps its 35 s.
+                interrupted, timeout = error, None if stopped is None else timeout
                 os.kill(pid, signal.SIGINT)
                 continue
             if stopped is not None:

@@ -188,7 +188,7 @@ class RunResult(Mapping[int, "Any"]):
 
     Attributes:
         report (dict): the report of the run, with the keys of ``rdzv run --report``; empty if there is none.
-        restarts (int): number of restarts that the run used.
+        restarts (int): number of restarts that this node used.
 
     If a function exits its process instead of returning, its rank has no return value. The value of a command is
     None.

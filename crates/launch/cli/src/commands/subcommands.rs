@@ -169,9 +169,14 @@ fn table() -> Command {
 /// Shows the help of a command or the page of a topic, for `rdzv help`.
 fn show_help(topic: Option<&str>) -> ExitCode {
     let mut table = OwnArgs::command();
-    if topic == Some("run")
+    let launcher = match topic {
+        Some("run") => Some(Launcher::Run),
+        Some("launch-compat") => Some(Launcher::LaunchCompat),
+        _ => None,
+    };
+    if let Some(launcher) = launcher
         && let Ok(Parsed::Help(text)) =
-            args::parse(Launcher::Run, &["--help".into()], &BTreeMap::new())
+            args::parse(launcher, &["--help".into()], &BTreeMap::new())
     {
         return show(&text);
     }

@@ -226,6 +226,7 @@ fn topics_commands_and_their_typos_have_help() {
         (&["help"][..], "\n  exit-codes "),
         (&["help", "exit-codes"], "# Exit codes\n"),
         (&["help", "run"], "\nRendezvous of the nodes:\n"),
+        (&["help", "launch-compat"], "[env: PET_NNODES"),
         (&["help", "store"], "--max-keys"),
     ] {
         rdzv(line).expect(0).assert_stdout(text);

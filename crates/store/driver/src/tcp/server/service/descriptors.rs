@@ -3,8 +3,8 @@
 //! ```text
 //!   0 ───────────────── all clients ────────── agents ──── the process ── limit
 //!                                            │            │
-//!     beyond it, connections without a request            beyond it, no client is accepted
-//!     make room, and only agents are accepted             until another one makes room
+//!     beyond it, connections without a request            beyond it, accepting pauses until
+//!     make room, and only agents are accepted             another one makes room, or for a time
 //! ```
 //!
 //! The process needs descriptors for what it starts and opens. The kernel assigns the lowest free
@@ -25,7 +25,7 @@ pub(super) struct Descriptors {
     limit: Option<usize>,
     /// Number above which only agents are accepted.
     for_all: usize,
-    /// Number above which no client is accepted.
+    /// Number above which accepting pauses.
     for_connections: usize,
     /// Number in use when the last connection was accepted.
     used: usize,
@@ -72,7 +72,7 @@ impl Descriptors {
         self.used = used;
     }
 
-    /// `true` if no client may be accepted before another one has made room.
+    /// `true` if accepting must pause, to let another client make room.
     pub(super) fn are_scarce(&self) -> bool {
         self.used > self.for_connections
     }
