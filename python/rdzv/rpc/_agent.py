@@ -362,6 +362,8 @@ class RdzvAgent(Agent):
             if request.sends:
                 self._answer(request, request.value)
                 return
+            if request.is_cancelled:
+                raise _errors.Refused("Cancelled", "the caller no longer waits for the call")
             entry = _functions.resolve(request.function) if request.function else None
             content = request.take()
             # The event loop runs its functions with the default streams.

@@ -225,8 +225,10 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         if dense.is_contiguous():
             detached = dense
         else:
-            # Gaps are not sent. The receiver makes them again unless they are large.
-            strides = strides if _reach(tensor.shape, strides) <= _MOST_GAPS * tensor.numel() else None
+            # Gaps are not sent. The receiver makes them again unless they are large. Elements that share memory are
+            # sent separately, in the default layout.
+            if _overlap(tensor.shape, strides) or _reach(tensor.shape, strides) > _MOST_GAPS * tensor.numel():
+                strides = None
             detached = detached.contiguous()
     memory = pickle.PickleBuffer(TensorMemory(detached) if on_cpu else _devices.carrier(detached))
     return _tensor, (memory, str(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
@@ -278,6 +280,16 @@ def _on_device(
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Returns the number of elements that the strides of a tensor span."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+
+
+def _overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Returns True unless the elements of a tensor certainly have separate memory."""
+    reach = 1
+    for stride, size in sorted(zip(strides, shape)):
+        if size > 1 and stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _strided(torch: Any, tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:

@@ -98,6 +98,11 @@ flags = {}
 
 
 @rpc.function
+def mark():
+    flags["marked"] = True
+
+
+@rpc.function
 def flag(name):
     return flags.get(name)
 

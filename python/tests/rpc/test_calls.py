@@ -38,6 +38,23 @@ def test_values_go_there_and_back():
     group([caller, idle])
 
 
+def test_tensors_whose_elements_share_memory_arrive_equal():
+    def caller():
+        column, row = torch.tensor([1.0, 2.0, 3.0]).unsqueeze(1), torch.arange(200.0)
+        tensors = [
+            column.expand(3, 4), column.expand(3, 4).t(), torch.ones(1).expand(2, 3), row.unfold(0, 3, 1),
+            row.as_strided((2, 2, 2), (100, 0, 1)), row.as_strided((2, 2, 2), (3, 1, 1)),
+            row.as_strided((5, 1, 3), (4, 7, 1)), row.view(20, 10).t()[::2],
+        ]  # fmt: skip
+        for tensor in tensors:
+            back = rpc.rpc_sync("w1", served.echo, args=(tensor,))
+            assert torch.equal(back, tensor), (tensor.shape, tensor.stride())
+        array = numpy.broadcast_to(numpy.arange(3.0)[:, None], (3, 4))
+        assert (rpc.rpc_sync("w1", served.echo, args=(array,)) == array).all()
+
+    group([caller, idle])
+
+
 @pytest.mark.parametrize("count", [0, 1, 10, 5000, 1 << 18, 1 << 22])
 def test_arrays_and_tensors_travel_beside_the_pickle(count):
     def caller():
@@ -151,6 +168,22 @@ def test_timeouts():
         assert future.wait() == "slept"
 
     group([caller, idle])
+
+
+def test_a_call_whose_caller_no_longer_waits_does_not_begin():
+    def caller():
+        # The only thread of the callee is busy.
+        busy = rpc.rpc_async("w1", served.slow, args=(1.0,))
+        with pytest.raises(rpc.Deadline):
+            rpc.rpc_sync("w1", served.mark, timeout=0.2)
+        late = rpc.rpc_async("w1", served.mark)
+        assert late.cancel()
+        assert busy.wait() == "slept"
+        assert rpc.rpc_sync("w1", served.flag, args=("marked",)) is None
+        rpc.rpc_sync("w1", served.mark)
+        assert rpc.rpc_sync("w1", served.flag, args=("marked",)) is True
+
+    group([caller, idle], options={"num_worker_threads": 1})
 
 
 def test_a_chain_of_futures_has_any_length():

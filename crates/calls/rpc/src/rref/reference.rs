@@ -147,6 +147,10 @@ impl<T: Send + Sync + 'static> RRef<T> {
 
     /// Returns the value like [`to_here`](Self::to_here), without blocking.
     ///
+    /// # Panics
+    ///
+    /// Panics on the owner if it is polled outside of a Tokio runtime, unless there is no timeout.
+    ///
     /// # Errors
     ///
     /// Returns the errors of [`to_here`](Self::to_here), except that async functions may call this.

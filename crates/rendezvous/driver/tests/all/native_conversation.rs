@@ -3,7 +3,7 @@
 //! It has a probe, a join, a round that forms, a change, a failure, a leave, a loss, and the end of
 //! the run.
 //!
-//! `golden/native_conversation.txt` was recorded from version 0.1, and must not be recorded again.
+//! After the release of 0.1.0, `golden/native_conversation.txt` must not change.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -275,6 +275,7 @@ fn outcome(output: &Output) -> String {
         }
         Output::Changed(RoundChange::Closed) => "sees the run closed".to_owned(),
         Output::Closed => "has closed the run".to_owned(),
+        Output::Waiting { .. } => "waits for nodes".to_owned(),
         Output::Status { closed, waiting } => format!("asked: closed {closed}, waiting {waiting}"),
         other => panic!("{other:?}"),
     }
