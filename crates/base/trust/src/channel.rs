@@ -33,9 +33,9 @@ pub enum Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// One side refuses the other.
+    /// One side refuses the other, or the peer does not answer as a process of the job.
     ///
-    /// After a refusal, another attempt would fail, too.
+    /// Another attempt would usually fail, too.
     #[error("{0}")]
     Refused(String),
     /// The connection ended or failed, or the peer did not answer in time.
