@@ -41,7 +41,8 @@ pub trait Machine {
     /// Returns the next action, in order; `None` if no action is left.
     fn poll_output(&mut self) -> Option<Self::Output>;
 
-    /// Returns the time by which the driver must call the machine again; `None` without a limit.
+    /// Returns the time by which the driver must call the machine again.
+    /// `None` without a limit.
     fn deadline(&self) -> Option<Mono>;
 }
 

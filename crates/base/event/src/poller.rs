@@ -110,8 +110,8 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Sets the timer to expire once, after this time or after 24 days, whichever is shorter.
-    /// `None` disarms the timer.
+    /// Sets the timer to expire once, after this time; `None` disarms the timer.
+    /// A longer time than about 24 days counts as 24 days.
     pub fn set(&self, after: Option<Duration>) {
         // In the kernel, a value of zero disarms the timer.
         let after = after.map(|after| timespec(after.max(Duration::from_micros(1))));

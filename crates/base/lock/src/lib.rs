@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! A panic of a thread that holds a lock leaves the value to the other threads as it is. Code in
-//! rdzv must therefore not panic in the middle of a change while it holds a lock.
+//! If a thread panics while it holds a lock, other threads can still use the value. Code in rdzv
+//! must therefore not panic in the middle of a change while it holds a lock.
 //!
 //! The whole state of a lock is in the lock itself, as in the standard library. Other locks (such
 //! as those of `parking_lot`) keep waiting threads in a table of the process. A forked child would

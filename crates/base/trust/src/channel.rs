@@ -33,7 +33,7 @@ pub enum Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// One side refuses the other, or the peer does not answer as a process of the job.
+    /// One side refuses the other, or the peer's answer is not valid.
     ///
     /// Another attempt would usually fail, too.
     #[error("{0}")]

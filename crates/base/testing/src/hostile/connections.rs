@@ -1,4 +1,4 @@
-//! Attacks on descriptors, with many connections: half-open, reset, silent or idle.
+//! Attacks on descriptors, with half-open, reset, silent or idle connections.
 
 use std::net::Shutdown;
 

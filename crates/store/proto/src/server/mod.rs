@@ -92,7 +92,7 @@ pub enum Input<'a> {
     /// The peer has not proven that it belongs to the job.
     /// It may not use the keys and requests of agents ([`ServerMachine::with_agent_prefix`]).
     Restricted(ConnId),
-    /// The driver has served the other ready connections, or ends the wait for them.
+    /// The driver has served the other ready connections, or no longer waits.
     Turn,
     /// The driver is about to purge.
     /// Until the next [`Input::Purge`], the server pauses no connection, so every request that was

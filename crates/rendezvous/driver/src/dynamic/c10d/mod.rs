@@ -70,7 +70,7 @@ use crate::{
 /// Maximum time that the host of the store waits at the end for other agents.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Maximum number of further attempts after a store was lost before the first round.
+/// Maximum number of retries after a store was lost before the first round.
 const MOST_AGAIN: u32 = 3;
 
 /// Backend `c10d`.

@@ -28,7 +28,7 @@ const ACCEPT_BATCH: usize = 256;
 /// Maximum number of parts sent with one system call.
 const SEND_PARTS: usize = 64;
 
-/// Maximum number of bytes read into a large value, or sent, with one system call.
+/// Maximum number of bytes read into a large value, or sent, per system call.
 /// The kernel can hold megabytes for one connection, and copying those takes a millisecond.
 const COPY_BYTES: usize = 256 << 10;
 
