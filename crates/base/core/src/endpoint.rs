@@ -9,7 +9,8 @@ use thiserror::Error;
 pub struct Endpoint {
     /// Name or address of the host; an IPv6 address has no brackets.
     pub host: String,
-    /// TCP port. With 0, the system selects a free port.
+    /// TCP port.
+    /// A server with port 0 listens on a free port, which the system selects.
     pub port: u16,
 }
 

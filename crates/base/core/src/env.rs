@@ -133,8 +133,8 @@ variables! {
     /// Not in torchrun.
     RDZV_SCHEDULER;
     /// Launcher: endpoints of processes that may know the coordinator.
-    /// Each is `host:port`, separated by commas. A new node on a machine other than the
-    /// endpoint's contacts them too. Not in torchrun.
+    /// Each is `host:port`, separated by commas. With c10d, a new node on a machine other than the
+    /// endpoint's contacts them too, if agents can become voters. Not in torchrun.
     RDZV_CONTACT_POINTS;
     /// Launcher: `1` makes the output of `rdzv run` that of `torchrun`.
     /// Same as `--compat-output`. Not in torchrun.

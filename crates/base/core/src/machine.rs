@@ -11,8 +11,8 @@
 //! 1. [`Now`] carries a monotonic time and a wall-clock time. A machine has no other clock.
 //! 2. After each `handle`, the driver drains the outputs to `None` before the next `handle`. Debug
 //!    builds assert this through [`Outbox`].
-//! 3. `handle` never fails. An invalid input produces an output that reports it. An invalid input
-//!    causes no panic, and the error is never lost.
+//! 3. `handle` never fails. An invalid input produces an output that reports it, unless the machine
+//!    has ended. An invalid input causes no panic.
 //! 4. Outputs are commands and facts, not closures. They implement `Debug`, so a run can be
 //!    printed.
 //! 5. A machine has one owner; other threads send it messages. INV-A5 in `ARCHITECTURE.md` lists
@@ -42,6 +42,7 @@ pub trait Machine {
     fn poll_output(&mut self) -> Option<Self::Output>;
 
     /// Returns the time by which the driver must call the machine again.
+    /// `None` without a limit.
     fn deadline(&self) -> Option<Mono>;
 }
 

@@ -60,9 +60,10 @@ pub fn intervals(numbers: &[u32]) -> String {
     runs.collect::<Vec<_>>().join(", ")
 }
 
-/// Report of an agent about its own workers in a round, which node 0 reads.
+/// Report of an agent about its own workers in a round.
 ///
-/// Its JSON form is the value of the store key `torchelastic/role_info/<group rank>`.
+/// If the agents exchange ranks through the store, node 0 reads the JSON form from the key
+/// `torchelastic/role_info/<group rank>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleInfo {
     /// Role of all workers of the agent.

@@ -40,7 +40,7 @@ const SIGNALS: [(&str, i32); 37] = [
     ("SIGPWR", 30),
     ("SIGSYS", 31),
     ("SIGUNUSED", 31),
-    // The first and the last real-time signal that the C library leaves to programs.
+    // The first and the last real-time signal that glibc leaves to programs.
     ("SIGRTMIN", 34),
     ("SIGRTMAX", 64),
 ];
@@ -58,7 +58,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Returns the name of the signal with this number.
 ///
-/// `None` for most real-time signals, as in Python.
+/// `None` for a number that is not in the table, such as that of most real-time signals.
 pub fn name(number: i32) -> Option<&'static str> {
     let (name, _) = SIGNALS.iter().find(|(_, known)| *known == number)?;
     Some(name)

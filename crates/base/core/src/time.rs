@@ -1,6 +1,6 @@
 //! Time as data, passed to the state machines.
 //!
-//! A driver reads the clocks once per event and passes the time to the machine.
+//! A driver reads the clocks and passes the time to the machine with each event.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -105,7 +105,7 @@ fn whole_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Simultaneous reading of both clocks.
+/// Reading of both clocks, one immediately after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Now {
     /// Monotonic time, for deadlines and durations.

@@ -65,8 +65,8 @@ pub struct Mailbox<T> {
 /// The sending end of a [`Mailbox`], which never blocks.
 /// Dropping the sender wakes the receiver.
 pub struct Sender<T> {
-    // This field is dropped before the waker, so a receiver that wakes finds the channel
-    // disconnected.
+    // This field is dropped before the waker. When the last sender wakes the receiver, the receiver
+    // therefore finds the channel disconnected.
     messages: mpsc::Sender<T>,
     waker: WakeOnDrop,
 }

@@ -1,6 +1,7 @@
 //! `epoll`, `timerfd` and `poll` with simpler types.
 //!
-//! Timeouts are durations, and interruptions by signals are not errors.
+//! Timeouts are durations, and interruptions by signals are not errors. A timeout of more than
+//! about 24 days ends after 24 days (see [`timespec`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -70,7 +71,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// Returns the system's error, which indicates a broken poller.
+    /// Returns the system's error, which indicates a broken poller or a buffer without capacity.
     #[inline]
     pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
@@ -110,6 +111,7 @@ impl Timer {
     }
 
     /// Sets the timer to expire once, after this time; `None` disarms the timer.
+    /// A longer time than about 24 days counts as 24 days.
     pub fn set(&self, after: Option<Duration>) {
         // In the kernel, a value of zero disarms the timer.
         let after = after.map(|after| timespec(after.max(Duration::from_micros(1))));
@@ -135,7 +137,8 @@ impl AsFd for Timer {
 ///
 /// # Errors
 ///
-/// Returns the system's error if no memory is left.
+/// Returns the system's error if no memory is left, or if there are more entries than the process
+/// may have descriptors.
 pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(timespec);
     match rustix::event::poll(descriptors, timeout.as_ref()) {

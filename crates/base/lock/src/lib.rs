@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Poisoning is unnecessary because no code in rdzv panics in the middle of a change while it holds
-//! a lock.
+//! If a thread panics while it holds a lock, other threads can still use the value. Code in rdzv
+//! must therefore not panic in the middle of a change while it holds a lock.
 //!
 //! The whole state of a lock is in the lock itself, as in the standard library. Other locks (such
 //! as those of `parking_lot`) keep waiting threads in a table of the process. A forked child would
@@ -97,12 +97,13 @@ impl Condvar {
     }
 
     /// Unlocks the value, waits for a notification, and locks the value again.
+    /// The wait can also end without a notification.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits like [`Condvar::wait`], but for at most `limit`.
-    /// Also returns `true` if the limit has passed.
+    /// Also returns whether the limit ended the wait.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -114,7 +115,7 @@ impl Condvar {
     }
 
     /// Waits while the condition holds, for at most `limit`.
-    /// Also returns `true` if the condition still holds at the end.
+    /// Also returns `true` if the limit has passed and the condition still holds.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

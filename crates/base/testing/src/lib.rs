@@ -5,8 +5,11 @@
 //! - [`Terminal`]: a program on a separate terminal, and the screen of that terminal
 //! - [`Marker`]: all processes that descend from a program, found by an environment variable
 //! - [`Words`]: arguments of a program, as one text or as a list
+//! - [`Stream`]: the output of a program, read by a thread
+//! - [`pids`]: signals, exits and states of processes, by process id
 //! - [`free_port`]: a port that stays reserved until the test program ends
 //! - [`TestAuthority`]: certificates in files
+//! - [`hostile`]: attacks on a store server
 
 #![allow(
     clippy::unwrap_used,

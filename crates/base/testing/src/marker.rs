@@ -90,9 +90,9 @@ impl Marker {
 
     /// Kills every process that carries the marker.
     ///
-    /// This includes processes that start during the call. All processes are stopped before the
-    /// first is killed, so no process reports the death of another. For other nodes, this looks
-    /// like the sudden end of a whole node.
+    /// This includes processes that start during the call. The processes that are found together
+    /// are stopped before the first is killed, so none of them reports the death of another. For
+    /// other nodes, this looks like the sudden end of a whole node.
     pub fn kill_all(&self) {
         loop {
             let opened = |(pid, _)| pids::open(pid).map(|process| (pid, process));

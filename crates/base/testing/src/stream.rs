@@ -59,7 +59,7 @@ impl Stream {
         self.0.lock().unwrap()
     }
 
-    /// Returns all text that was written until now.
+    /// Returns all text that has been read until now.
     pub fn so_far(&self) -> String {
         let mut output = self.lock();
         while let Ok(chunk) = output.chunks.try_recv() {

@@ -33,9 +33,9 @@ pub enum Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// One side refuses the other.
+    /// One side refuses the other, or the peer's answer is not valid.
     ///
-    /// After a refusal, another attempt would fail, too.
+    /// Another attempt would usually fail, too.
     #[error("{0}")]
     Refused(String),
     /// The connection ended or failed, or the peer did not answer in time.

@@ -93,7 +93,7 @@ impl Token {
         Self::of(&text, path.display().to_string())
     }
 
-    /// Creates a token from a text without surrounding white space.
+    /// Creates a token from a text; white space around it is not part of the token.
     ///
     /// Errors contain `origin`, the file or variable of the text.
     ///

@@ -1,6 +1,7 @@
 //! The first bytes of a connection between two processes of a job with a token.
 //!
 //! Each process proves to the other that it has the token before the other reads anything else.
+//! With TLS, these bytes are the first ones that are encrypted.
 //!
 //! ```text
 //!   connector                               acceptor
@@ -13,7 +14,7 @@
 //! A proof is the HMAC of both hellos with the token (see [`Token::prove`]). It is therefore valid
 //! only for this connection, this side and this job. A refused peer receives one line of text
 //! instead of the answer, or after the answer if its proof is wrong. The line begins with
-//! [`REFUSAL`]. Programs without this handshake report that line, because they do not expect it.
+//! [`REFUSAL`]. Clients of rdzv without a token do not expect the line, and report it.
 
 use crate::token::{HandshakeRole, NONCE_LENGTH, Token};
 

@@ -111,7 +111,7 @@ fn unusable(file: &Path, reason: impl fmt::Display) -> IdentityError {
     }
 }
 
-/// Accepts any server whose certificate the job's authority has signed.
+/// Accepts any server with a valid certificate of the job's authority.
 /// The server's address does not matter.
 #[derive(Debug)]
 struct Hosts {

@@ -69,8 +69,9 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// Returns [`io::ErrorKind::InvalidData`] if one side refuses the other, and otherwise the
-    /// errors of the stream.
+    /// Returns [`io::ErrorKind::InvalidData`] if one side refuses the other or does not use TLS,
+    /// [`io::ErrorKind::UnexpectedEof`] if the peer closes the connection, and otherwise the errors
+    /// of the stream.
     pub fn handshake(&mut self) -> io::Result<bool> {
         loop {
             if self.flush()? && !self.tls.is_handshaking() {
@@ -127,7 +128,7 @@ impl<S: Read + Write> Session<S> {
         Ok(true)
     }
 
-    /// Reads decrypted bytes.
+    /// Reads decrypted bytes; returns 0 if the peer has closed the connection.
     ///
     /// # Errors
     ///
@@ -167,8 +168,8 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// Returns [`io::ErrorKind::WouldBlock`] if the stream accepts no bytes now: the next call must
-    /// begin with the same bytes. Otherwise returns the errors of the stream.
+    /// Returns [`io::ErrorKind::WouldBlock`] if the stream does not accept all encrypted bytes now:
+    /// the next call must begin with the same bytes. Otherwise returns the errors of the stream.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush()? {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -69,10 +69,10 @@ impl Configuration {
         members.chain(&self.learners).copied().collect()
     }
 
-    /// Returns the other members in the order in which they campaign after a loss.
+    /// Returns the other members, in the order in which voters campaign.
     ///
     /// The order is that of the voter indexes, starting after the index of the lost leader. Agents
-    /// search for the next leader in this order.
+    /// search for the next leader in this order. Learners are included, but do not campaign.
     pub fn succession(&self, leader: VoterId) -> Vec<VoterId> {
         let first = self.voter_indices.get(&leader).copied().unwrap_or_default();
         let others = self
@@ -252,7 +252,7 @@ impl VoterChange {
         bytes
     }
 
-    /// Decodes the change in the bytes of a log entry; `None` if there is none.
+    /// Decodes the change in a log entry; `None` if the bytes are invalid.
     pub(crate) fn read(mut bytes: &[u8]) -> Option<Self> {
         // Every member may be removed, and every member may be replaced.
         if bytes.len() > 10 * 2 * usize::from(VOTER_INDICES) {

@@ -82,7 +82,9 @@ pub enum Output {
         /// State, as the driver of another member supplied it.
         state: Bytes,
     },
-    /// Supply the state as [`Input::Snapshot`], so that the log can be truncated.
+    /// Supply the state as [`Input::Snapshot`].
+    ///
+    /// The log is then truncated, and members that need a newer snapshot receive it.
     TakeSnapshot,
     /// A configuration is in force.
     Configuration(Configuration),

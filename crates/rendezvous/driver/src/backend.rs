@@ -52,10 +52,9 @@ pub trait RendezvousBackend: Send {
 
     /// Sets the recorder for events that only this backend knows about.
     ///
-    /// For example, only the backend knows that this process hosts the store. The agent calls this
-    /// method once, before its first join.
-    /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded) records all
-    /// other events.
+    /// For example, only the backend knows that this process hosts the store.
+    /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded) calls this
+    /// method once, and records all other events.
     fn set_recorder(&mut self, recorder: Recorder) {
         let _ = recorder;
     }
@@ -70,7 +69,7 @@ pub trait RendezvousBackend: Send {
 
     /// Returns each thread of this rendezvous by name, with a liveness check.
     ///
-    /// The agent calls this method after each [`RendezvousBackend::join`].
+    /// The agent calls this method after each successful [`RendezvousBackend::join`].
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         Vec::new()
     }
@@ -157,8 +156,8 @@ pub trait RendezvousBackend: Send {
 
     /// Closes the run for all nodes and releases the resources of this backend.
     ///
-    /// Returns `true` on success. Stores that this backend has returned can no longer be used. A
-    /// node that hosts the store waits briefly for the other nodes.
+    /// Returns `true` on success. The caller must not use stores that this backend has returned any
+    /// more. A node that hosts the store waits briefly for the other nodes.
     fn shutdown(&mut self) -> bool;
 }
 
@@ -229,8 +228,8 @@ pub enum Change {
     /// The lease for the workers of a round was granted or renewed.
     ///
     /// The agent suspends the workers when the lease expires, until it receives the next lease
-    /// ([`fence`](crate::fence)). The first lease arrives before the join returns. Only an agent
-    /// that supports a fence receives leases.
+    /// ([`fence`](crate::fence)). If the round forms with a fence, the first lease arrives before
+    /// the join returns. Only an agent that supports a fence receives leases.
     Lease {
         /// Round that the lease applies to.
         round: u64,
@@ -275,7 +274,7 @@ pub struct RendezvousInfo {
     pub master_addr: String,
     /// Port of the store that the workers use.
     pub master_port: u16,
-    /// Server of the workers' store, still empty, if this agent hosts it.
+    /// Server of the workers' store, if this agent hosts it.
     ///
     /// The server stops when its last owner drops it.
     pub server: Option<Arc<TcpStoreServer>>,

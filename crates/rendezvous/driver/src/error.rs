@@ -165,7 +165,7 @@ pub enum RendezvousError {
     Unreachable {
         /// Description of the problem at the endpoint.
         what: String,
-        /// Kind and numeric address of the endpoint.
+        /// Kind and address of the endpoint.
         endpoint: String,
         /// Time that this node spent trying to reach the endpoint.
         elapsed: Option<Duration>,
@@ -177,7 +177,7 @@ pub enum RendezvousError {
     Corrupt {
         /// Description of the invalid state.
         what: String,
-        /// Kind and numeric address of the store.
+        /// Kind and address of the store.
         endpoint: String,
     },
     /// The rendezvous store failed.

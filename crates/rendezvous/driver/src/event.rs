@@ -74,7 +74,7 @@ pub enum GroupEvent {
         /// Time that this agent had no connection.
         took: Duration,
     },
-    /// The coordinator in this process has recovered the members of the last round.
+    /// The coordinator in this process has ended the recovery of the last round.
     Recovered {
         /// Id of the run.
         run: String,

@@ -81,7 +81,7 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// Returns an error if the descriptors are of another kind.
+    /// Returns an error if the agent's note cannot be read.
     pub fn inherited(descriptors: [OwnedFd; Self::DESCRIPTORS]) -> io::Result<Self> {
         let [put, take, first, second, third, fourth] = descriptors;
         let of_agent = Slots::of([third, fourth]);

@@ -10,7 +10,7 @@ use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError};
 pub struct RendezvousParameters {
     /// Name of the backend (`--rdzv-backend`).
     pub backend: String,
-    /// Endpoint `host:port` as the user typed it (`--rdzv-endpoint`).
+    /// Endpoint as the user typed it (`--rdzv-endpoint`).
     pub endpoint: String,
     /// Id of the run (`--rdzv-id`).
     pub run_id: String,
@@ -28,7 +28,7 @@ pub struct RendezvousParameters {
     ///
     /// The default is none.
     pub credentials: Credentials,
-    /// Clients of the workers' store that need no credentials.
+    /// Clients that need no credentials at the stores that this node hosts.
     ///
     /// The default is [`TorchClients::Job`].
     pub torch_clients: TorchClients,

@@ -1,6 +1,6 @@
 //! Store errors.
 //!
-//! Most errors name the peer or file, the key and the elapsed time.
+//! Errors name details that help to find the cause, such as the peer, the key and the elapsed time.
 
 use std::borrow::Cow;
 use std::io;
@@ -24,7 +24,7 @@ pub enum StoreError {
         shown_all(.missing)
     )]
     WaitTimeout {
-        /// Address or path of the store.
+        /// Address, path or name of the store.
         store: String,
         /// All keys that the call waited for.
         keys: Vec<String>,
@@ -42,7 +42,7 @@ pub enum StoreError {
         shown(.key)
     )]
     BarrierTimeout {
-        /// Address or path of the store.
+        /// Address, path or name of the store.
         store: String,
         /// Key of the barrier.
         key: String,
@@ -143,7 +143,7 @@ pub enum StoreError {
         /// Memory limit of the client.
         limit: usize,
     },
-    /// The peer accepted the connection but did not answer in time.
+    /// The peer accepted the connection but did not identify itself as a store.
     #[error(
         "{peer} does not speak the store protocol, or is overloaded ({found}; waited {}ms)\n\
          help: check the address and port",
@@ -248,7 +248,7 @@ pub enum StoreError {
     /// The store contains or sent invalid data.
     #[error("cannot read from {store}: {what}")]
     Corrupt {
-        /// Address or path of the store.
+        /// Address, path or name of the store.
         store: String,
         /// Description of the problem.
         what: String,

@@ -22,7 +22,8 @@
 //! leaves the connection usable, once the server has answered the cancellation.
 //!
 //! The server's release and the client's cancellation may cross. In this case, the client receives
-//! both answers. The keys existed, so the operation continues. PyTorch reports a timeout instead.
+//! both answers. The keys existed, so the operation continues, unless the caller has stopped it.
+//! PyTorch reports a timeout instead.
 
 use std::time::Duration;
 

@@ -36,9 +36,10 @@ pub struct Limits {
     ///
     /// Default 4 GiB. The shares of connections and addresses are the same as for keys.
     pub max_memory_bytes: usize,
-    /// Maximum size of the unsent replies of one connection. Default 1 MiB.
+    /// Size of a connection's unsent replies that pauses it. Default 1 MiB.
     ///
-    /// The server stops reading from a connection above this size, and resumes below half of it.
+    /// The server stops reading from a connection above this size, and resumes at half of it. A
+    /// single reply may be larger.
     pub max_unsent_bytes: usize,
     /// Maximum number of pending waits of one connection. Default 64.
     ///

@@ -1,4 +1,4 @@
-//! Attacks on descriptors, with half-open, reset or silent connections.
+//! Attacks on descriptors, with half-open, reset, silent or idle connections.
 
 use std::net::Shutdown;
 

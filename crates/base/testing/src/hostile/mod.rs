@@ -5,7 +5,7 @@
 //! of an attack sends requests as an honest client. Afterwards, the caller checks the server's
 //! counters.
 //!
-//! | file | attacks on |
+//! | file | subject |
 //! |---|---|
 //! | `memory.rs` | stored data, and data of unfinished requests |
 //! | `work.rs` | the time of the server's one thread |
@@ -34,7 +34,7 @@ pub struct Attack {
     /// Name of the attack in tables.
     pub name: &'static str,
     /// Carries out the attack once.
-    /// The connections stay open until the attacker is dropped.
+    /// Connections that the attack does not end stay open until the attacker is dropped.
     pub run: fn(&mut Attacker),
 }
 

@@ -69,6 +69,7 @@ impl Attacker {
     }
 
     /// Makes the server execute a request, and waits until it is executed.
+    /// The wait ends early if the server sends nothing for 100 ms.
     pub fn prepare(&mut self, request: &[u8]) {
         if let Some(mut peer) = self.join() {
             // The answer to the second request shows that the first one has been executed.
@@ -88,7 +89,7 @@ impl Attacker {
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,
-    /// Bytes that the server has accepted.
+    /// Bytes that the kernel has accepted for the server.
     pub sent: usize,
     /// Bytes of replies that were read.
     /// `usize::MAX` after the server has closed the connection.
@@ -132,7 +133,7 @@ impl TestPeer {
 
     /// Reads the available replies.
     ///
-    /// `true` if any bytes were read, or if the connection has ended.
+    /// `true` if any bytes were read, or if the server has now closed the connection.
     pub fn take(&mut self) -> bool {
         self.take_up_to(usize::MAX)
     }
@@ -147,7 +148,7 @@ impl TestPeer {
     }
 
     /// Reads available replies until `received` is `count`.
-    /// `true` if any bytes were read, or if the connection has ended.
+    /// `true` if any bytes were read, or if the server has now closed the connection.
     fn take_up_to(&mut self, count: usize) -> bool {
         let (mut buffer, before) = ([0; 64 << 10], self.received);
         while self.received < count {

@@ -66,7 +66,7 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
 
     /// Applies an output of the machine.
     ///
-    /// Returns an output that concerns the store or the connections of agents.
+    /// Returns an output of the coordinator that this method has not applied.
     fn apply(
         &mut self,
         output: <Self::Machine as Machine>::Output,

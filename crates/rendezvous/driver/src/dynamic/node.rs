@@ -10,7 +10,7 @@ use rdzv_core::endpoint::bare_host;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{address_towards_others, resolve};
 
-/// Number of nodes of this process until now; each rendezvous is one node.
+/// Number of nodes of this process that were described until now.
 static NODES: AtomicI64 = AtomicI64::new(0);
 
 /// Describes a new node of this process, with its address for other nodes.
@@ -31,6 +31,7 @@ pub fn describe(address: impl Into<String>) -> NodeDesc {
 ///    `endpoint_host` is no loopback name. This machine then resolves the name to itself.
 /// 3. The local address of the connection to `endpoint_host`.
 /// 4. Without a connection, the address from which this machine reaches other machines.
+/// 5. `127.0.0.1`.
 pub fn advertised(
     given: Option<&str>,
     endpoint_host: Option<&str>,

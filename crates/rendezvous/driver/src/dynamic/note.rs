@@ -31,7 +31,7 @@ impl NoteFile {
         Ok(Self::over(Slots::new(MemfdFlags::CLOEXEC)?, timeout))
     }
 
-    /// Opens the note in these slots.
+    /// Creates an empty note that will be written to these slots.
     pub(in crate::dynamic) fn over(slots: Slots, timeout: Duration) -> Self {
         Self {
             slots,

@@ -49,8 +49,8 @@ pub trait SharedState: Send {
 
     /// Registers `notice`, for changes of the state and for nodes that have ended.
     ///
-    /// The backend calls it from any thread. Returns `false` if the backend cannot detect changes;
-    /// the driver then polls at least once a second.
+    /// The backend calls it from any thread. Returns `false` if the backend can miss changes; the
+    /// driver then polls at least once a second.
     ///
     /// # Errors
     ///
@@ -106,8 +106,7 @@ pub trait SharedState: Send {
 
     /// Returns a breaker that ends all running requests, in any thread.
     ///
-    /// The breaker also ends all later requests. `None` if no request of this backend waits for
-    /// long.
+    /// The breaker also ends all later requests. `None` if requests cannot be ended.
     fn breaker(&self) -> Option<Breaker> {
         None
     }

@@ -15,7 +15,7 @@ use super::wire::write;
 use crate::RendezvousError;
 use crate::runtime::{Call, beside};
 
-/// Time for which entries outlive their last writer.
+/// Longest time for which entries outlive their last writer.
 const LASTING: Duration = Duration::from_secs(7200);
 
 /// Time limit to revoke a lease when its owner ends.

@@ -24,7 +24,7 @@ const DEFAULT_PREFIX: &str = "/torchelastic/p2p";
 /// for a node that is merely busy, or whose machine stalls briefly.
 const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(5);
 
-/// Minimum time to live that etcd grants.
+/// Minimum time to live that etcd grants with its default settings.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 
 /// Endpoint of an etcd server, and how to connect to it.

@@ -30,7 +30,7 @@ pub struct EtcdState {
     layout: Layout,
     /// Watch on the run.
     ///
-    /// This field is dropped first, because the watch uses the leases.
+    /// This field is dropped before the leases, because the watch uses them.
     watch: Option<Watch>,
     leases: Arc<Leases>,
     life: Duration,
@@ -50,7 +50,7 @@ impl EtcdState {
 
     /// Opens the state of a run on a server.
     ///
-    /// This function resolves the server's name. The first method call sends the first request.
+    /// This function resolves the server's name, but sends no request.
     ///
     /// # Errors
     ///

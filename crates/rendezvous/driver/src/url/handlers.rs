@@ -30,8 +30,8 @@ pub trait UrlHandler: Send + Sync {
     /// This method is for groups that find their members themselves.
     ///
     /// The rank is that in the query, or for `env://` that in `RANK`. `world_size` is optional, and
-    /// specifies the final number of workers. The handler of `rdzv://` waits for all workers, as
-    /// its [`UrlHandler::join`] does.
+    /// specifies the final number of workers. The handler of `rdzv://` is an exception: it needs
+    /// the same query as its [`UrlHandler::join`], and waits for all workers too.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ pub trait UrlHandler: Send + Sync {
 
     /// Joins the next round of the same rendezvous.
     ///
-    /// The built-in handlers return an error, because they cannot distinguish rounds.
+    /// The built-in handlers return an error.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
     Ok(Endpoint { host, port })
 }
 
-/// Handler for `file://`. It uses only the path and ignores a host in the URL.
+/// Handler for `file://`. It ignores a host in the URL.
 #[derive(Debug, Clone, Copy)]
 pub struct FileHandler;
 

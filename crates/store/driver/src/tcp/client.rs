@@ -36,7 +36,7 @@ use crate::deadline::{Deadline, SharedTimeout};
 use crate::error::shown;
 use crate::{Breaker, Store, StoreConnection, StoreError, address_for_others, interrupt};
 
-/// Key that every client of a job increments when it joins.
+/// Key that counts the clients that have joined a job.
 /// This is the only key on the wire without a leading slash.
 const INIT_KEY: &[u8] = b"init/";
 
@@ -78,9 +78,10 @@ impl fmt::Debug for TcpStore {
 impl TcpStore {
     /// Connects to the store within `options.timeout`.
     ///
-    /// A master first starts the server. The client then retries until the server answers. If the
-    /// world size is known and `wait_for_workers` is set, the client adds itself to the count of
-    /// clients. The master then waits until all clients have joined.
+    /// A master first starts or finds the server. The client then retries until the server answers,
+    /// unless `wait_for_server` is `false`. If the world size is known and `wait_for_workers` is
+    /// set, the client adds itself to the count of clients. The master then waits until all clients
+    /// have joined.
     ///
     /// # Errors
     ///
@@ -241,7 +242,7 @@ impl TcpStore {
         Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 
-    /// Returns the server if this process hosts it.
+    /// Returns the server if this client is its master, or a clone of a master.
     pub fn server(&self) -> Option<&Arc<TcpStoreServer>> {
         self.origin.server.as_ref()
     }

@@ -1,6 +1,7 @@
 //! Operations on one connection, and their errors.
 //!
-//! An error names the operation, the key, the server, the duration and the probable cause.
+//! Most errors name the operation, the key and the server. The error of a lost connection also
+//! names the probable cause.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 //!
 //! It also applies the machine's deadlines.
 //!
-//! A request with an answer costs two system calls, one write and one read. The deadlines are
-//! socket timeouts, which are set again only if they would end too late.
+//! A short request with a short answer usually costs two system calls, one write and one read. The
+//! deadlines are socket timeouts, which are set again only if they would end too late.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -7,6 +7,8 @@
 //! | `connect` | connecting to the server and checking that it is a store |
 //! | `connected` | operations on one connection, and their errors |
 //! | `link` | one blocking connection, driven by a client state machine |
+//! | `pending` | [`PendingWait`]: a wait that blocks no thread |
+//! | `policy` | [`StorePolicy`]: limits and credentials of all stores of a process |
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
 
 mod client;

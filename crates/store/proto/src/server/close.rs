@@ -26,7 +26,7 @@ pub enum CloseReason {
     /// A second `VALIDATE` arrived.
     #[error("it sent VALIDATE a second time")]
     ValidatedTwice,
-    /// The peer never sent `VALIDATE`.
+    /// The peer did not send `VALIDATE` in time.
     #[error(
         "it did not identify itself within {} s of connecting; \
          a port scanner, a health check or a stuck client does that", .0.as_secs_f64()

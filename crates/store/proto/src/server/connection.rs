@@ -28,7 +28,7 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// `true` if the connection has made a request that is not a ping.
     pub(super) used: bool,
-    /// `true` if the peer has not proven that it belongs to the job.
+    /// `true` if the peer may not use the keys and requests of agents.
     pub(super) restricted: bool,
     /// The request that has not been received completely.
     pub(super) assembler: Assembler,

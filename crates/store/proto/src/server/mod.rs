@@ -11,10 +11,10 @@
 //! The driver reads a bounded piece from a ready connection, passes it to the machine, and applies
 //! the outputs. The machine executes the requests in the piece immediately, until they have used
 //! the work of one turn ([`TURN_WORK`]). The rest is held, and the connection is paused until its
-//! next turn. After [`Output::Yield`], the driver serves every other ready connection, and then
-//! passes [`Input::Turn`]. No connection is therefore served twice before every ready connection
-//! was served once. Requests about many keys are split into steps (`lists.rs`), so no request takes
-//! longer than about one turn.
+//! next turn. After [`Output::Yield`], the driver serves the other ready connections, and then
+//! passes [`Input::Turn`]. A connection that has used its turn therefore waits for the others; the
+//! driver limits this wait. Requests about many keys are split into steps (`lists.rs`), so no
+//! request takes longer than about one turn.
 //!
 //! | file | content |
 //! |---|---|
@@ -92,7 +92,7 @@ pub enum Input<'a> {
     /// The peer has not proven that it belongs to the job.
     /// It may not use the keys and requests of agents ([`ServerMachine::with_agent_prefix`]).
     Restricted(ConnId),
-    /// Every connection that was ready at [`Output::Yield`] has been served.
+    /// The driver has served the other ready connections, or no longer waits.
     Turn,
     /// The driver is about to purge.
     /// Until the next [`Input::Purge`], the server pauses no connection, so every request that was

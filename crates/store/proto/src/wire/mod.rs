@@ -44,7 +44,7 @@ use thiserror::Error;
 /// buffer, and so does a large body whose whole request was read in one piece.
 pub const LARGE_BODY: usize = 16 << 10;
 
-/// Minimum growth of a buffer, in bytes.
+/// Maximum growth of a buffer with fewer received bytes than this.
 /// A buffer with more received bytes grows by at most their number.
 pub(crate) const GROWTH_STEP: usize = 64 << 10;
 

@@ -6,11 +6,11 @@ use bytes::Bytes;
 
 use super::{Arriving, StoreWireError};
 
-/// The answer to `WAIT` and `BARRIER` when the wait is over.
+/// The answer to `WAIT`, `BARRIER` and `GET_WHEN_THERE` at the end of a wait.
 pub const STOP_WAITING: u8 = 0;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
-/// The answer to `GET_WHEN_THERE` if the key exists; the value follows.
+/// The answer to `GET_WHEN_THERE` for a key that exists; the value follows.
 pub const VALUE_FOLLOWS: u8 = 2;
 
 /// The answer to `CHECK`.
@@ -38,7 +38,8 @@ impl CheckReply {
 }
 
 /// Writes a number, the answer to a request that counts.
-/// Such requests are `ADD`, `GETNUMKEYS`, `DELETE_KEY` and `QUEUE_LEN`.
+/// Such requests are `ADD`, `GETNUMKEYS`, `DELETE_KEY` and `QUEUE_LEN`. The answers to `QUEUE_POP`
+/// and `LIST_KEYS` begin with a number.
 pub fn number(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&number.to_le_bytes());
 }

@@ -25,7 +25,7 @@ use crate::dynamic::voters::{OwnVoter, Search};
 use crate::error::without_help;
 use crate::{Kept, Onlookers, RendezvousBackend, RendezvousError};
 
-/// Duration of one attempt to connect to a taken port, before the next bind.
+/// Time limit of one attempt to connect, before the next attempt to listen.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
 /// Key under which the agent that hosts a store writes its run.
@@ -146,7 +146,7 @@ fn meet(
         "connected to the c10d store"
     );
     if native.is_some() && is_here {
-        // Only the node that the endpoint names reports this, so that it appears once.
+        // Only agents on the machine of the endpoint report this.
         let met = if server.is_some() {
             store.set(HOSTED_FOR, options.run_id.as_str().as_bytes())
         } else {

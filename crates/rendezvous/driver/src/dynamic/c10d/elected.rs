@@ -61,7 +61,7 @@ pub(super) fn at_one_of(
     ))
 }
 
-/// Continues in place of an agent that knew other members of an open group.
+/// Continues in place of an agent of an open group that left a record.
 ///
 /// This agent is a voter if the previous one was. It joins the coordinator, wherever that runs.
 pub(super) fn return_to(
@@ -95,7 +95,7 @@ fn join_open_group(
 /// Joins a group through contact points, even if the endpoint is lost.
 ///
 /// `None` if there are no contact points, if the endpoint is on this machine, if agents cannot
-/// become voters, or if only a store without a coordinator answers at the endpoint.
+/// become voters, or if no coordinator is found but a store answers at the endpoint.
 pub(super) fn find_elsewhere(
     site: Site<'_>,
     is_host: Option<bool>,

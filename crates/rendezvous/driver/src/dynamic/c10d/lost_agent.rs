@@ -1,7 +1,6 @@
 //! Removal of a killed agent from the shared state.
 //!
-//! The supervisor of the agent does this, so that the other nodes need not wait for missing
-//! heartbeats.
+//! The keeper does this, so that the other nodes need not wait for missing heartbeats.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -27,8 +26,7 @@ impl C10dRendezvous {
     ///
     /// # Errors
     ///
-    /// Returns an error if the parameters are unusable, or the store does not answer within
-    /// seconds.
+    /// Returns an error if the parameters are unusable, or the store does not answer in time.
     pub fn remove_agent(
         parameters: &RendezvousParameters,
         pid: u32,

@@ -5,7 +5,7 @@
 //! | `mod.rs` | the backend: connects at the first use, then forwards all calls |
 //! | `connect.rs` | hosts or finds the store, and detects its kind |
 //! | `elected.rs` | the search for the coordinator that voters have elected |
-//! | `lost_agent.rs` | the removal of a killed agent by its supervisor |
+//! | `lost_agent.rs` | the removal of a killed agent by the keeper |
 //! | `stored.rs` | the shared state under torchelastic's key of any store |
 //! | `store_watch.rs` | detects changes of that state |
 //!
@@ -23,8 +23,9 @@
 //!   Default: 5 if a killed agent is restarted, otherwise 1. With port 0 or a single node, it is 1.
 //! * `node_timeout` (3 s): time for which a machine may be silent, according to its kernel; see
 //!   [`rdzv_rendezvous_proto::silence`].
-//! * `fence` (`auto`): `auto` or `off`. With `auto` and three or more voters, a node suspends its
-//!   workers while no majority of the voters confirms its lease.
+//! * `fence` (`auto`): `auto` or `off`. With `auto` on all nodes, three or more voters, and agents
+//!   that are restarted when they are killed, a node suspends its workers while no majority of the
+//!   voters confirms its lease.
 //! * `rank_order` (`sticky`, or `sorted` if [`RendezvousParameters::sorts_ranks`] is set): with
 //!   `sticky`, nodes keep their ranks in the next round. With `sorted`, every round sorts its
 //!   nodes, as with torchrun.
@@ -69,7 +70,7 @@ use crate::{
 /// Maximum time that the host of the store waits at the end for other agents.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Maximum number of searches for a store that was lost before the first round.
+/// Maximum number of retries after a store was lost before the first round.
 const MOST_AGAIN: u32 = 3;
 
 /// Backend `c10d`.
@@ -289,7 +290,7 @@ impl RendezvousBackend for C10dRendezvous {
                     return Ok(info);
                 }
                 // The host of the store has ended before the first round. Another agent on
-                // that machine replaces it.
+                // that machine may replace it.
                 Err(error @ RendezvousError::Unreachable { .. })
                     if !is_host
                         && again < MOST_AGAIN

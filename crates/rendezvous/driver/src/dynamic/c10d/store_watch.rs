@@ -10,9 +10,8 @@
 //!   watcher:   wait ⟨key⟩.rdzv/changed, repeatedly
 //! ```
 //!
-//! The store therefore keeps no key that torchelastic would not leave there.
-//!
-//! A watcher that is between two waits at that moment finds the change at the next poll.
+//! The store therefore does not keep the side key. A watcher that is between two waits at that
+//! moment finds the change at the next poll.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -102,8 +102,6 @@ impl fmt::Debug for Driver {
 impl Driver {
     /// Starts the task, and starts to watch the state.
     ///
-    /// The first call of the driver makes the first read or write.
-    ///
     /// # Errors
     ///
     /// [`RendezvousError`] if the state cannot be watched, or no thread can be started.

@@ -53,7 +53,8 @@ fn parse(value: &[u8]) -> (String, String) {
 
 /// Waits for the failure of another node, and passes it to `notify`.
 ///
-/// Without a second connection, this node notices failures later, by the missing heartbeats.
+/// Without a second connection, this node notices a failure only when the failed node closes the
+/// run or misses its heartbeats.
 pub(super) fn watch(
     round: &dyn Store,
     me: &str,

@@ -30,7 +30,7 @@ use crate::error::without_help;
 use crate::runtime::{blocking, sleep};
 use crate::{Change, Observer, RendezvousError};
 
-/// Poll interval of a state without notices, the same as in torchelastic.
+/// Poll interval of a state whose notices may be missing, as in torchelastic.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct DriverTask {

@@ -68,8 +68,8 @@ pub(super) enum Command {
 
 /// Result of a join.
 ///
-/// It contains the round, the store of the workers if this node hosts it, and the address of the
-/// coordinator.
+/// It contains the round, the endpoint of the workers' store if this node offers it, and the
+/// address of the coordinator.
 pub(super) type JoinAnswer = Result<(FormedRound, Option<MasterEndpoint>, SocketAddr), NotJoined>;
 
 /// Reason why a join failed.
@@ -206,8 +206,8 @@ impl Connection {
 
     /// `true` if the task may end.
     ///
-    /// A coordinator that exits hands over everything that it has received, but loses messages in
-    /// transit. The task therefore waits for the answer to `Leave`, so that the other nodes are
+    /// A coordinator that hands over passes on everything that it has received, but loses messages
+    /// in transit. The task therefore waits for the answer to `Leave`, so that the other nodes are
     /// notified.
     fn has_ended(&self) -> bool {
         self.end

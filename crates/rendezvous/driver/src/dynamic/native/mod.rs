@@ -133,7 +133,7 @@ impl fmt::Debug for Native {
 }
 
 impl Native {
-    /// Connects within the time limit.
+    /// Connects to the peer of the store; each step takes at most `within`.
     ///
     /// # Errors
     ///
@@ -297,7 +297,7 @@ impl Native {
         })
     }
 
-    /// Sends a command; has no effect if the task has panicked.
+    /// Sends a command; has no effect if the task has ended.
     fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }

@@ -128,7 +128,7 @@ impl Onlooking {
         self.heard();
     }
 
-    /// Ends the report of a missing coordinator, because it has sent data.
+    /// Ends the report of a missing coordinator, if there is one.
     pub(super) fn heard(&mut self) {
         if std::mem::take(&mut self.is_missing) {
             self.onlookers.wait_for(None);

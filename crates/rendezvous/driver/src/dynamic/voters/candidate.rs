@@ -77,8 +77,8 @@ impl VoterCandidate {
 
     /// Handles a change of the members of the group.
     ///
-    /// Returns `true` if this agent is no longer a candidate, because it is a member or cannot be
-    /// one.
+    /// Returns `true` if the coordinator has invited this agent, which is then a member or cannot
+    /// be one.
     pub(in crate::dynamic) fn members_changed(
         &mut self,
         members: &[String],

@@ -1,8 +1,9 @@
 //! Connection of a voter to another one, as a task that reconnects repeatedly.
 //!
-//! Without a connection, frames are dropped. The link only sends; it receives nothing but the end
-//! of the stream, because the other voter has a separate connection. The voter writes directly to a
-//! connection with free buffer space and an empty queue, so that a frame wakes no task.
+//! Between attempts to connect, frames are dropped. The link only sends; it receives nothing but
+//! the end of the stream, because the other voter has a separate connection. The voter writes
+//! directly to a connection with free buffer space and an empty queue, so that a frame wakes no
+//! task.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;

@@ -58,7 +58,7 @@ impl Left {
         Ok(Some(Self { listeners, note }))
     }
 
-    /// Restarts the voter of the previous agent.
+    /// Restarts the voter of the previous agent, if that agent was one.
     ///
     /// Returns the voter and the members of the group.
     pub(in crate::dynamic) fn resume(

@@ -19,7 +19,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Time after which the kernel probes a silent machine, and the probe interval.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Maximum number of endpoints of a group that agents may join.
+/// Number of endpoints at which a search stops adding those that voters name.
 const MAX_ENDPOINTS: usize = 32;
 
 /// Maximum length of the answer of a voter, in bytes.
@@ -156,12 +156,13 @@ impl Search {
     /// Asks the endpoints until one of them is the coordinator.
     ///
     /// It asks the endpoints in turn. If a voter names an endpoint, it asks that endpoint next. It
-    /// makes at most one attempt more than there are endpoints. Each step of an attempt (such as
-    /// the connection or the answer) takes at most `longest`.
+    /// stops at a voter that knows no coordinator, and makes at most one attempt more than there
+    /// are endpoints. Each step of an attempt (such as the connection or the answer) takes at most
+    /// `longest`.
     ///
     /// # Errors
     ///
-    /// Returns the answers of the endpoints if none of them is the coordinator.
+    /// Returns the answers of the endpoints that it asked, if none of them is the coordinator.
     pub fn find(
         &mut self,
         credentials: &Credentials,

@@ -17,7 +17,7 @@ use crate::dynamic::node::is_this_machine;
 use crate::dynamic::options::{listed, most_voters, node_timeout};
 use crate::{Onlookers, RendezvousError};
 
-/// Time limit to find out which endpoints are on this machine.
+/// Time limit to resolve the host of an endpoint.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Store at one of the endpoints of a job's voters, with its sockets.

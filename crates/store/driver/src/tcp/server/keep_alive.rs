@@ -2,8 +2,8 @@
 //!
 //! A host that loses power, or a network that is cut, closes no connection. The kernel therefore
 //! sends probes to a silent peer. A stopped process still answers, because its kernel answers for
-//! it. A PyTorch client never reconnects. Its connection is therefore dropped only after minutes of
-//! silence, and never because the client does not read its replies.
+//! it. A PyTorch client never reconnects. By default, its connection is therefore dropped only
+//! after minutes of silence, and never because the client does not read its replies.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

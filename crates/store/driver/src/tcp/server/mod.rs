@@ -12,6 +12,7 @@
 //! | `sockets.rs` | the table of connections, with the events that the kernel reports for each |
 //! | `service/traffic.rs` | accepting, reading, writing |
 //! | `service/descriptors.rs` | the number of open file descriptors, and the reserve for agents |
+//! | `service/notices.rs` | log lines that peers can cause, with a rate limit |
 //! | `admission.rs` | which clients the server admits if its job has a token or certificates |
 //! | `keep_alive.rs` | detecting that a silent peer is lost |
 //! | `listen.rs` | binding: dual-stack, to a specified host, or to a specified socket |
@@ -68,7 +69,7 @@ pub struct ServerOptions {
 pub struct TcpStoreServer {
     address: SocketAddr,
     /// `None` once the server is shutting down.
-    /// After that, the kernel queues no further clients.
+    /// After that, the kernel queues no further clients, unless another process holds the socket.
     listener: Option<TcpListener>,
     commands: Sender<Command>,
     figures: Arc<Figures>,
@@ -113,7 +114,8 @@ impl TcpStoreServer {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Listen`] if the server cannot listen, or its thread cannot be started.
+    /// [`StoreError::Listen`] if the server cannot listen, or its thread cannot be started, and
+    /// [`StoreError::Argument`] if a listener has another port than `port`.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());

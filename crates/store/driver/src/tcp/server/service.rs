@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   epoll ──► listener   accept a batch                       traffic.rs
-//!         ──► connection read once, handle, write immediately     traffic.rs
+//!         ──► connection read once, handle, write at the end    traffic.rs
 //!         ──► mailbox    commands of the handle
 //!         ──► time       the machine's deadline, the end of lingering, accepting again
 //! ```
@@ -49,7 +49,7 @@ const END: u64 = u64::MAX - 1;
 const LISTENERS: u64 = 1 << 32;
 
 /// Maximum number of connections with which the thread spins.
-/// It then spins for a moment after each iteration in which a client was served.
+/// It then spins for a moment after each iteration that has served requests to the store.
 const FEW: usize = 32;
 
 /// Duration of spinning.
@@ -64,9 +64,9 @@ const REPORTS: usize = 256;
 /// A large value is read into its own buffer instead.
 const SCRATCH_BYTES: usize = 32 << 10;
 
-/// Number of full iterations after which stopped connections are served.
-/// An iteration is full if it has the maximum number of reports. Then the connections that wait for
-/// their next turn are served although more may be ready.
+/// Number of iterations after which stopped connections are served in any case.
+/// Before that, they are served only after an iteration with fewer than [`REPORTS`] reports, when
+/// no other connection is ready.
 const MOST_ITERATIONS: usize = 16;
 
 /// Time before accepting resumes after a lack of descriptors.
@@ -246,8 +246,8 @@ impl Service {
     }
 
     /// Serves the connections that the machine has stopped.
-    /// Before that, every other ready connection has been served. The kernel reports a limited
-    /// number at a time, so this may take some iterations.
+    /// Before that, every other ready connection is served, for up to [`MOST_ITERATIONS`]
+    /// iterations: the kernel reports a limited number at a time.
     fn next_turns(&mut self, reported: usize) {
         self.since_turn += 1;
         if self.yielded && (reported < REPORTS || self.since_turn >= MOST_ITERATIONS) {

@@ -22,13 +22,13 @@ use super::{Service, notices};
 use crate::tcp::server::admission::{Entry, Step, Tls};
 use crate::tcp::server::keep_alive::KeepAlive;
 
-/// Number of connections accepted in one iteration before others are served.
+/// Maximum number of connections accepted from each socket in one iteration.
 const ACCEPT_BATCH: usize = 256;
 
 /// Maximum number of parts sent with one system call.
 const SEND_PARTS: usize = 64;
 
-/// Number of bytes read into a large value, or sent, with one system call.
+/// Maximum number of bytes read into a large value, or sent, per system call.
 /// The kernel can hold megabytes for one connection, and copying those takes a millisecond.
 const COPY_BYTES: usize = 256 << 10;
 
