@@ -225,8 +225,8 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         if dense.is_contiguous():
             detached = dense
         else:
-            # Gaps are not sent. The receiver makes them again unless they are large. Elements that share memory are
-            # sent separately, in the default layout.
+            # Gaps are not sent. The receiver makes them again unless they are large. Elements that
+            # share memory are sent separately, in the default layout.
             if _overlap(tensor.shape, strides) or _reach(tensor.shape, strides) > _MOST_GAPS * tensor.numel():
                 strides = None
             detached = detached.contiguous()

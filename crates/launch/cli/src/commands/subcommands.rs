@@ -175,8 +175,7 @@ fn show_help(topic: Option<&str>) -> ExitCode {
         _ => None,
     };
     if let Some(launcher) = launcher
-        && let Ok(Parsed::Help(text)) =
-            args::parse(launcher, &["--help".into()], &BTreeMap::new())
+        && let Ok(Parsed::Help(text)) = args::parse(launcher, &["--help".into()], &BTreeMap::new())
     {
         return show(&text);
     }
