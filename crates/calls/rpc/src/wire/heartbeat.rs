@@ -1,8 +1,8 @@
 //! Detection of a lost host, for a connection over TCP.
 //!
 //! The kernel of this host probes the other host automatically. This module reads the result about
-//! once per beat, for many connections of an agent together. [`rdzv_rpc_proto::heartbeat`] interprets the
-//! result.
+//! once per beat, for many connections of an agent together. [`rdzv_rpc_proto::heartbeat`]
+//! interprets the result.
 
 use std::io;
 use std::os::fd::OwnedFd;
