@@ -137,7 +137,7 @@ fn arrive(
     Ok(arrived)
 }
 
-/// Returns one storage per part, borrowed from the sender or made from the part.
+/// Returns one storage per part, borrowed from the sender or made from it.
 fn stored(
     loans: &[LoanPart],
     devices: &[Device],

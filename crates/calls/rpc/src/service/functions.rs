@@ -47,7 +47,7 @@ impl<C> Functions<C> {
         Some((function.name, &function.body))
     }
 
-    /// Returns names of the application's functions, for a caller with an unknown name.
+    /// Returns names of the application's functions, to suggest to a caller.
     pub(crate) fn listed(&self) -> Vec<String> {
         let functions = self.0.values();
         functions

@@ -215,7 +215,7 @@ impl Link {
         Ok(())
     }
 
-    /// `true` if the connection has ended, or its descriptor shows that the peer closed it.
+    /// `true` if the connection has ended, or the socket shows a hang-up.
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;

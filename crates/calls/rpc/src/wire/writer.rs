@@ -43,7 +43,7 @@ pub(crate) struct Writer {
 pub(crate) enum Left {
     /// Everything has been written.
     Nothing,
-    /// The rest must wait until there is room, or until frames are no longer held back.
+    /// The rest must wait for room, or until no frames are held back.
     Some,
 }
 
