@@ -29,7 +29,7 @@ use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
 use crate::socket::{Endpoint, Listener, Setup, host_name, local_name, messages_name};
 
-/// Options for a group. All ranks must choose the same name.
+/// Options for a group. All ranks must choose the same name and epoch.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
     /// Name that distinguishes the groups in one store (default `default`).

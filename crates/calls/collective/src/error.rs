@@ -15,7 +15,7 @@ use crate::wire::{AbortCause, GroupRefusal};
 
 /// Error from creating a group, or from an operation in a group.
 ///
-/// Most errors break the group, because it is unknown which data has arrived. Only
+/// Most errors break the group, because it is unknown which data has arrived.
 /// [`CollectiveError::Argument`] and [`CollectiveError::Object`] leave the group usable. After
 /// other errors, form the next group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild),
 /// or a group with another name.

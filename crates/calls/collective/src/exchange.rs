@@ -2,9 +2,9 @@
 //!
 //! The parts are cut into pieces, and the whole schedule runs on each piece. No message is
 //! therefore longer than [`Mesh::longest`], and a rank passes a piece on while the next one
-//! arrives. Sending only queues the data. A rank receives while its own data is in flight, and
-//! waits for the sending only when it is behind by more than one message. INV-C1 of the schedules
-//! excludes deadlocks.
+//! arrives. Sending never waits. A rank receives while its own data is in flight. Until the end of
+//! the operation, it waits for the sending only when it is behind by more than one message. INV-C1
+//! of the schedules excludes deadlocks.
 
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub(crate) fn run<T: Element>(
         reduce,
         scratch,
     };
-    // Without any data every rank still gets a message from the others, and compares the call.
+    // Without any data, the messages of the first piece are still sent, to compare the calls.
     for piece in 0..longest.div_ceil(most).max(1) {
         for step in &schedule.steps {
             exchange.step(Pieces { piece, most }, step)?;

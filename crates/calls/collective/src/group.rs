@@ -266,7 +266,7 @@ impl ProcessGroup {
         }
     }
 
-    /// `true` if shared buffers reduce large buffers.
+    /// `true` if large buffers are reduced by [`shared_reduction`].
     ///
     /// All ranks return the same value.
     pub(crate) fn has_shared_buffers(&self) -> bool {

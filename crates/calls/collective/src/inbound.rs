@@ -100,7 +100,7 @@ impl Handshake {
 
 /// Accepted connection of a peer.
 ///
-/// It carries the data of the peer, and this rank's accept and abort frames in the other direction.
+/// It carries the data of the peer, and this rank's answers and aborts in the other direction.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) socket: Socket,

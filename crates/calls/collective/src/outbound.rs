@@ -17,7 +17,7 @@ use crate::wire::{Frame, Hello, Sent, VERSION};
 
 /// Dialled connection to a peer.
 ///
-/// It carries data to the peer, and the reply to the hello and aborts in the other direction.
+/// It carries data to the peer, and the answers and aborts of the peer in the other direction.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) socket: Socket,

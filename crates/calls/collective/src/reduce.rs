@@ -19,10 +19,11 @@ impl ProcessGroup {
     /// Combines the values on all ranks element-wise; all ranks get the result.
     ///
     /// Up to 16 KiB, the ranks use recursive doubling (few steps). For larger data, each rank
-    /// combines one part. In groups of at most 16 ranks on one host, the ranks read from each
-    /// other's memory. In other groups, the ranks pass the parts around a ring (few bytes). The
-    /// order of combination depends only on ranks, sizes and hosts. The result is therefore bitwise
-    /// identical on all ranks and in every run. After an error, the values are unspecified.
+    /// combines one part. In groups of at most 16 ranks on one host, each rank gets the values
+    /// directly from the others, through shared memory if possible. In other groups, the ranks pass
+    /// the parts around a ring (few bytes). The order of combination depends only on ranks, sizes
+    /// and hosts. The result is therefore bitwise identical on all ranks and in every run. After an
+    /// error, the values are unspecified.
     ///
     /// # Errors
     ///

@@ -35,8 +35,8 @@
 //!   both                  9 leave               the sender leaves the group cleanly
 //! ```
 //!
-//! All control frames have one fixed length, so a peer cannot make another one reserve memory. The
-//! receiver knows the length of a payload in advance and only compares it.
+//! All control frames have one fixed length. In a collective operation, the receiver knows the
+//! length of a payload in advance and only compares it. The length of an eager message is limited.
 
 use thiserror::Error;
 

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub enum RpcErrorKind {
     /// An argument is invalid.
     InvalidArgument,
-    /// This process has no agent.
+    /// There is no process-wide agent.
     NotInitialized,
-    /// This process already has an agent.
+    /// There is a process-wide agent already.
     AlreadyInitialized,
     /// No worker in the group has this name or id.
     UnknownWorker,

@@ -86,7 +86,7 @@ pub struct Heartbeat {
     next: Mono,
     /// Time since which data is unanswered.
     ///
-    /// The data was sent then or at most one beat later.
+    /// The data was sent then, or later but before the poll that found it.
     unanswered: Option<Mono>,
 }
 

@@ -32,7 +32,7 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns the first failure of the shutdown. The agent has stopped even then.
+    /// Returns the first failure of the shutdown. The agent stops even then.
     fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError>;
 }
 

@@ -35,8 +35,7 @@ pub struct OpenedStore {
 /// # Errors
 ///
 /// `InvalidArgument` for a world size of 0, for a rank that is not below the world size, and for
-/// mistakes in the URL, with PyTorch's texts. `Store` if this worker cannot reach or host the
-/// store.
+/// mistakes in the URL or the environment. `Store` if this worker cannot reach or host the store.
 pub fn open_store(
     url: &str,
     rank: Option<u32>,

@@ -60,9 +60,9 @@ impl Drop for Reservation {
 ///
 /// # Errors
 ///
-/// [`RpcErrorKind::AlreadyInitialized`], without connecting, if the process has an agent or another
-/// thread is creating one. Otherwise the errors of [`RpcAgentBuilder::connect`]; after such an
-/// error the process has no agent and can retry.
+/// [`RpcErrorKind::AlreadyInitialized`], without connecting, if there is a process-wide agent or
+/// another thread is creating it. Otherwise the errors of [`RpcAgentBuilder::connect`]; after such
+/// an error there is no process-wide agent, and the caller can retry.
 pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     let reservation = Reservation::make()?;
     let agent = builder.connect()?;
@@ -70,7 +70,7 @@ pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     Ok(agent)
 }
 
-/// Returns the agent of this process.
+/// Returns the process-wide agent.
 ///
 /// # Errors
 ///

@@ -168,7 +168,7 @@ impl RpcOptions {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` with the name of the first invalid option and a remedy.
+    /// `InvalidArgument` for the first invalid option.
     pub fn check(&self) -> Result<(), RpcError> {
         const SHORTEST_LIMIT: Duration = heartbeat::SHORTEST_LIMIT;
         self.timeout.limit(|| None)?;

@@ -37,7 +37,7 @@ pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) ->
 /// All-gather in few steps (Bruck).
 ///
 /// Before step `n` each rank has `2^n` parts, starting with its own part, modulo the world size. In
-/// the step it gets the same number of further parts.
+/// the step it gets at most the same number of further parts.
 pub(crate) fn bruck(rank: u32, world_size: u32) -> Schedule {
     let mut widest = 1;
     let steps = distances(world_size)

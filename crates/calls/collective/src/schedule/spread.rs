@@ -17,7 +17,7 @@ pub(crate) fn dissemination(rank: u32, world_size: u32) -> Schedule {
 
 /// Broadcast in few steps, along a binomial tree.
 ///
-/// In step `n` each of the `2^n` ranks that have the data sends it to one further rank.
+/// In step `n` each of the `2^n` ranks that have the data sends it to a further rank, if any.
 ///
 /// ```text
 ///   step 0   root -> 1

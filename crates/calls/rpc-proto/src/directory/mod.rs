@@ -8,7 +8,7 @@
 //!
 //! A change of a dynamic group is a new version of one record: the first writer decides. A worker
 //! is in the group exactly if it is in the record. So a worker that dies while it joins or leaves
-//! needs no cleanup.
+//! needs no special cleanup.
 
 pub mod lease;
 pub mod member;

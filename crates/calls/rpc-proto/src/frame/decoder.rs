@@ -8,10 +8,9 @@ use super::limits::FrameLimits;
 use super::part::{Frame, Part, PartHead, PartLocation, SECTION_LENGTH};
 use super::staging::{LEAST_ROOM, Staging};
 
-/// Minimum length of bodies and parts that get separate memory.
+/// Minimum length of bodies and parts that bypass the staging buffer.
 ///
-/// Bodies and parts of at least this length are received directly into this memory. Shorter ones
-/// pass through the staging buffer.
+/// Most of their bytes are received directly into their final memory.
 pub const SMALL: usize = LEAST_ROOM;
 
 /// Maximum number of bytes to reserve for a body or part before it arrives.

@@ -34,8 +34,8 @@ pub enum FrameKind {
     References = 10,
     /// Parts that the receiver no longer needs. The sender may reuse their memory.
     ///
-    /// With a call: the parts of the call, which the receiver has copied. Without a call: the parts
-    /// that the body lists, see [`super::release`].
+    /// With a call: the parts of the call, which the receiver has copied or does not need. Without
+    /// a call: the parts that the body lists, see [`super::release`].
     Release = 11,
     /// Acceptance of the peer's hello.
     ///

@@ -37,7 +37,7 @@ pub struct Hello {
     pub features: u64,
     /// Name and id of the worker.
     pub worker: WorkerInfo,
-    /// Epoch of the worker's group.
+    /// Epoch of the worker's group; 0 for a dynamic group.
     pub group: u64,
     /// Random number that distinguishes this run of the worker from earlier runs.
     pub incarnation: u64,

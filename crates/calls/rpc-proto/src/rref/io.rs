@@ -30,7 +30,7 @@ pub struct Settings {
     pub ask_after: Duration,
     /// Interval of the checks of silent members (default: 30 s).
     ///
-    /// This concerns members that have forks or values of this member.
+    /// This concerns members that hold forks of values here, or own values that are used here.
     ///
     /// A member is probed after 0.5 to 1.5 times this interval without a message. A lost member is
     /// therefore noticed even if no other event reports the loss.
@@ -144,8 +144,9 @@ pub enum Output {
     },
     /// Everything in flight has ended.
     ///
-    /// After [`Input::Shutdown`]: everything is released, and all members that have to know have
-    /// acknowledged it. After [`Input::Quiesce`]: no message waits for its acknowledgement.
+    /// After [`Input::Shutdown`]: everything is released, and all reachable members that have to
+    /// know have acknowledged it. After [`Input::Quiesce`]: no message to a reachable member waits
+    /// for its acknowledgement.
     Drained,
     /// After [`Input::End`]: these forks were left.
     ///

@@ -156,7 +156,7 @@ impl RpcAgent {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`] if the timeout is zero.
+    /// [`RpcErrorKind::InvalidArgument`] if the timeout is shorter than 1 µs.
     ///
     /// [`RpcErrorKind::InvalidArgument`]: crate::RpcErrorKind::InvalidArgument
     pub fn set_timeout(&self, timeout: impl Into<Timeout>) -> Result<(), RpcError> {

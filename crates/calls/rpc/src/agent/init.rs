@@ -119,8 +119,9 @@ impl RpcAgentBuilder {
     /// Starts the agent and joins the group.
     ///
     /// In a static group, this returns once all members have joined. In a dynamic group, it returns
-    /// once all live members know this worker. Invalid arguments are rejected before any message is
-    /// sent. If the settings of the members of a static group conflict, all members get the error.
+    /// once all live members know this worker. The builder's arguments are checked before any
+    /// message is sent. If the settings of the members of a static group conflict, all members get
+    /// the error.
     ///
     /// A process can run several agents.
     ///
@@ -128,7 +129,8 @@ impl RpcAgentBuilder {
     ///
     /// [`RpcErrorKind::InvalidArgument`], [`RpcErrorKind::DuplicateName`],
     /// [`RpcErrorKind::DuplicateId`], [`RpcErrorKind::GroupMismatch`], [`RpcErrorKind::DeviceMap`],
-    /// [`RpcErrorKind::Deadline`] if members are missing, [`RpcErrorKind::Store`], and
+    /// [`RpcErrorKind::Deadline`] if members are missing, [`RpcErrorKind::PeerLost`] if a dynamic
+    /// group removed this worker again, [`RpcErrorKind::Store`], and
     /// [`RpcErrorKind::Internal`] if the agent cannot listen or start its threads.
     pub fn connect(self) -> Result<RpcAgent, RpcError> {
         let name = self.check()?;
@@ -266,8 +268,7 @@ impl RpcAgent {
         }
         let drained = self.core().in_flight.drain(deadline);
         let core = self.core();
-        // A worker is also busy while its connection is being opened, because calls may wait for
-        // it.
+        // A worker is also busy if calls wait for a connection to it.
         let stuck: Vec<WorkerInfo> = core
             .peers
             .busy()

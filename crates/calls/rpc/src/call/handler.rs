@@ -40,8 +40,8 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// Each function can accept a [`CallContext`] as an additional first argument. The error may be of
 /// any [`FunctionFailure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the
 /// type of its result need not be serialisable. A `fn(CallContext, A, Responder<O>)` in
-/// [`deferred`] is also a handler of `Method<A, O>`. All calls of a `ValueMethod` share one value,
-/// so its mutable parts need a lock or an atomic.
+/// [`deferred`] is also a handler of `Method<A, O>`. All calls of a `ValueMethod` for one reference
+/// share one value, so its mutable parts need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "specify the types of a closure's arguments, and wrap a function that is not async in \

@@ -34,7 +34,7 @@ impl Counters {
         self.running.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a function that had to wait and has ended.
+    /// Removes a function that [`runs`](Self::runs) counted and that has ended.
     pub(crate) fn ran(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
     }

@@ -110,7 +110,7 @@ impl Refusal {
     }
 }
 
-/// Returns the error text for an unknown method, with similar names.
+/// Returns the error text for an unknown method, with some offered names.
 pub(crate) fn no_such_method(wanted: &str, offered: &[String]) -> String {
     let last = |name: &str| {
         let name = name.rsplit(['.', ':', '/']).next().unwrap_or(name);

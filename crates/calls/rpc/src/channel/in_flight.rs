@@ -1,6 +1,6 @@
 //! The calls of an agent that are in flight, and the state of the agent.
 //!
-//! An agent runs, then drains (waits for its calls), then is stopped.
+//! An agent runs, drains (waits for its calls) in a graceful shutdown, and then is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

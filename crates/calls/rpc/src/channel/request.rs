@@ -38,7 +38,7 @@ pub(crate) struct Request {
     pub(crate) lend: bool,
     /// Filled when the request has been sent or can no longer be sent.
     pub(crate) sent: Arc<Slot<()>>,
-    /// Counts the call while the request exists.
+    /// Counts the call until it is sent; its entry in `Calls` shares the guard.
     pub(crate) counted: Arc<CountedCall>,
 }
 

@@ -101,7 +101,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// The group is unchanged after an error:
+    /// After an error, this worker is not a member:
     ///
     /// - `InvalidArgument` for a lease that is too short
     /// - `GroupMismatch` if the group is static
@@ -109,6 +109,7 @@ impl Group {
     /// - `DeviceMap` if the device maps do not fit
     /// - `Deadline` if the join takes too long
     /// - `Store` if the store fails
+    /// - `Internal` if a thread cannot start
     pub fn join(
         store: Arc<dyn Store>,
         me: Member,

@@ -137,7 +137,7 @@ fn arrive(
     Ok(arrived)
 }
 
-/// Returns one storage per part, borrowed from the sender or copied.
+/// Returns one storage per part, borrowed from the sender or made from it.
 fn stored(
     loans: &[LoanPart],
     devices: &[Device],

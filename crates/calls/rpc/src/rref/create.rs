@@ -1,8 +1,7 @@
 //! Creation of values on other workers, and copies of these values.
 //!
 //! The owner replies to a creating call once it has registered the value, not when the function
-//! returns. The body of the call contains the ids of the new value and of the caller's fork, the
-//! number of the method, and the argument in its usual encoding.
+//! returns. The body of the call contains a [`Head`], and then the argument in its usual encoding.
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -67,7 +66,7 @@ impl RpcAgent {
     ///
     /// # Errors
     ///
-    /// Returns errors that are known before the worker replies: an argument that cannot be encoded,
+    /// Returns errors that are known before the worker replies, such as an unencodable argument,
     /// [`RpcErrorKind::UnknownWorker`], [`RpcErrorKind::PeerLost`], [`RpcErrorKind::Stopping`].
     pub fn remote<'a, Argument, Output>(
         &self,
@@ -175,7 +174,7 @@ fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
 
 /// Waker that handles the owner's confirmation without a thread or task.
 ///
-/// This waker runs on the thread that reads the confirmation.
+/// This waker usually runs on the thread that reads the confirmation.
 struct Watch {
     core: Weak<Core>,
     fork: ForkId,

@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `register` | the state machine of an agent under its lock, values, and waiters |
 //! | `reference` | [`RRef`], the public handle |
-//! | `kept` | values that functions have created, and their encoders |
+//! | `kept` | values that an agent keeps, and their encoders |
 //! | `register::travel` | references in messages |
 //! | `question` | requests for values |
 //! | `create` | values that are created on other workers |

@@ -122,7 +122,8 @@ impl CallOptions {
     /// Puts the call into a line.
     ///
     /// The callee serves this worker's calls with the same `key` in the order in which they were
-    /// made. Calls without a line run concurrently, in any order.
+    /// sent. A call from a function that serves a call can overtake calls that wait to be sent.
+    /// Calls without a line run concurrently, in any order.
     #[must_use]
     pub fn line(mut self, key: u64) -> Self {
         self.line = Some(key);

@@ -77,7 +77,8 @@ impl Core {
 
     /// Returns the connection to a member, if it is open.
     ///
-    /// If no thread is opening one, this starts to. The references are notified once it is open.
+    /// If there is no entry for the member, this starts to open a connection. The references are
+    /// notified once it is open.
     pub(crate) fn reach(self: &Arc<Self>, member: &Member) -> Option<Arc<Client>> {
         let id = member.info.id;
         let mut peers = self.peers.0.lock();

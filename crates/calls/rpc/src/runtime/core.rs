@@ -49,7 +49,8 @@ use crate::wire::link::LinkPoller;
 
 /// An agent: calls methods of other workers, and serves their calls.
 ///
-/// Clones are handles to the same agent. The agent stops when the last clone is dropped.
+/// Clones are handles to the same agent. The agent stops when the last clone is dropped; handles
+/// from [`CallContext::agent`] do not count.
 #[derive(Clone)]
 pub struct RpcAgent {
     core: Arc<Core>,
@@ -60,7 +61,7 @@ pub struct RpcAgent {
 pub(crate) struct StopGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) driver: Mutex<Option<JoinHandle<()>>>,
-    /// Group of the agent; `None` after it has left.
+    /// Group of the agent; `None` before it has joined and after it has left.
     pub(crate) group: Mutex<Option<Group>>,
 }
 
@@ -236,7 +237,7 @@ pub(crate) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
 /// Function that introduces device memory to a worker; see `DeviceLender`.
 pub(crate) type Introduce = fn(&Arc<Core>, &Member, Vec<Bytes>);
 
-/// State of an agent, without its threads.
+/// State of an agent, without its driver.
 pub(crate) struct Core {
     pub(crate) me: WorkerInfo,
     pub(crate) incarnation: u64,

@@ -1,7 +1,7 @@
 //! The driver: the thread that waits for connections, frames and deadlines.
 //!
-//! The driver also takes the first step of an async function when its request has arrived. A
-//! function with an immediate answer therefore needs no switch between threads.
+//! The driver usually also takes the first step of an async function, when its request has arrived.
+//! A function with an immediate answer then needs no switch between threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

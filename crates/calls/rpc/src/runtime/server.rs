@@ -31,7 +31,7 @@ use crate::service::cancellation::Cancellation;
 use crate::wire::handshake::Greeting;
 use crate::wire::link::{Endpoint, Link, fail};
 
-/// Bytes of unread replies above which no further request of the caller begins.
+/// Bytes of unread replies above which no request of the caller is read.
 /// This equals the number of bytes that the caller may have in flight.
 const MOST_UNREAD: usize = 64 << 20;
 
@@ -85,7 +85,7 @@ struct Waiting {
 struct Runs {
     share: Share,
     cancellation: Cancellation,
-    /// Argument of the function, kept only here until the function has its thread.
+    /// Argument of a blocking function, kept only here until it has its thread.
     argument: Option<Payload>,
 }
 

@@ -79,7 +79,7 @@ impl Executor {
 
     /// Runs a blocking function of this trace as soon as a permit is free.
     ///
-    /// A nested function runs immediately, unless [`most_nested`] functions are already running.
+    /// A nested function runs immediately, unless [`most_nested`] of them are already running.
     pub(crate) fn spawn_blocking(
         self: &Arc<Self>,
         trace: u128,

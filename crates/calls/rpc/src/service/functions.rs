@@ -26,7 +26,7 @@ pub(crate) enum MethodBody<C> {
     /// In steps, on threads that the function must not block.
     Async(StartAsync<C>),
     Blocking(RunBlocking<C>),
-    /// Answered later, by threads that do not belong to the agent.
+    /// Answered later, by any thread.
     Deferred(HandOver<C>),
 }
 
@@ -47,7 +47,7 @@ impl<C> Functions<C> {
         Some((function.name, &function.body))
     }
 
-    /// Returns the offered names, for a caller that requested an unknown name.
+    /// Returns names of the application's functions, to suggest to a caller.
     pub(crate) fn listed(&self) -> Vec<String> {
         let functions = self.0.values();
         functions

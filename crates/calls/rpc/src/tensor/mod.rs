@@ -25,8 +25,8 @@ use crate::device::DeviceBackend;
 /// Typed, strided view of shared memory; clones and slices never copy it.
 ///
 /// In the arguments and results of calls, a tensor is sent beside the serialised body. Bytes that
-/// no tensor of the message covers are never sent, and overlapping views still overlap on arrival.
-/// A tensor cannot be serialised elsewhere.
+/// no tensor of the message covers are left out or sent as zeros, and overlapping views still
+/// overlap on arrival. A tensor cannot be serialised elsewhere.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Storage,

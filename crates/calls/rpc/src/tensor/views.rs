@@ -78,7 +78,8 @@ impl Tensor {
 
     /// Returns the bytes of the elements, with the last index varying fastest.
     ///
-    /// The bytes are shared if the elements already have this order, and copied otherwise.
+    /// The bytes are shared if the elements are in host memory and already have this order, and
+    /// copied otherwise.
     ///
     /// # Errors
     ///

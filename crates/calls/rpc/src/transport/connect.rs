@@ -30,7 +30,7 @@ pub(super) const WELCOME: u8 = b'W';
 ///
 /// [`TransportError::Unreachable`] and [`TransportError::Late`], after which a retry may help;
 /// [`TransportError::Refused`] and [`TransportError::RefusedBy`], after which a retry does not
-/// help.
+/// help; [`TransportError::System`] if an operation on this side failed.
 pub fn connect(
     peer_address: &PeerAddress,
     options: &TransportOptions,

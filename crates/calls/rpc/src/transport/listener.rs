@@ -45,7 +45,7 @@ const FIRST_UNAUTHENTICATED: u64 = 3;
 ///
 /// One descriptor becomes readable when there is work. The owner of the listener then calls
 /// [`accept`](Self::accept) until that returns `None`. No call ever waits. A peer that sends
-/// nonsense is dropped immediately, and a silent peer at its deadline.
+/// nonsense is dropped immediately, and a silent peer at its deadline or when others need its slot.
 pub struct Listener {
     tcp: TcpListener,
     unix: Option<(UnixListener, String)>,
@@ -142,7 +142,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Returns the failure of one peer, for the log. The listener continues.
+    /// Returns a failure of one peer or of the system, for the log. The listener continues.
     pub fn accept(&mut self) -> Result<Option<Carrier>, TransportError> {
         if self.outcomes.is_empty() {
             self.advance()?;

@@ -2,8 +2,8 @@
 //!
 //! A worker listens ([`Listener`]) and publishes its address ([`PeerAddress`]). Another worker
 //! connects ([`connect()`]), and each of the two gets a [`Carrier`]: two halves that transport
-//! bytes and do not interpret frames. The locations of the two workers decide the kind of the
-//! carrier. The carrier also has the reason for this choice.
+//! bytes and do not interpret frames. The locations and the options of the two workers decide the
+//! kind of the carrier. The carrier also has the reason for this choice.
 //!
 //! ```text
 //!  connect(address) ── same boot id? ── yes ─► Unix socket ── rings accepted? ── yes ─► Shared

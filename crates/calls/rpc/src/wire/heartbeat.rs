@@ -1,8 +1,8 @@
 //! Detection of a lost host, for a connection over TCP.
 //!
-//! The kernel of this host probes the other host automatically. This module reads the result once
-//! per beat, for all connections of an agent together. [`rdzv_rpc_proto::heartbeat`] interprets the
-//! result.
+//! The kernel of this host probes the other host automatically. This module reads the result about
+//! once per beat, for many connections of an agent together. [`rdzv_rpc_proto::heartbeat`]
+//! interprets the result.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,8 +20,8 @@ pub(crate) struct Heart {
 }
 
 impl Heart {
-    /// Creates the heartbeat of a socket that the kernel must not close.
-    /// The kernel would close it if the peer accepted no data.
+    /// Creates the heartbeat of a socket.
+    /// From then on the kernel keeps the socket open even if the peer accepts no data.
     pub(crate) fn new(socket: &OwnedFd, rhythm: Rhythm) -> io::Result<Self> {
         tcp_info::leave_open(socket)?;
         let now = clock::mono(Instant::now());
@@ -41,7 +41,7 @@ impl Heart {
 
     /// Checks the connection if it is due, and returns the time of the next check.
     ///
-    /// A check that is almost due runs as well, so that one wake-up serves all connections.
+    /// A check that is almost due runs as well, so that one wake-up serves several connections.
     ///
     /// # Errors
     ///

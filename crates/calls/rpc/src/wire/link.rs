@@ -215,7 +215,7 @@ impl Link {
         Ok(())
     }
 
-    /// `true` if the peer has closed the connection, even if unnoticed until now.
+    /// `true` if the connection has ended, or the socket shows a hang-up.
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;

@@ -1,7 +1,7 @@
 //! One connection: frames in, frames out, and the driver that waits for both.
 //!
 //! A connection has one direction: one side calls, the other answers. Two workers that call each
-//! other have two connections. This costs one more descriptor. In exchange, two workers never open
+//! other have two connections. This costs more descriptors. In exchange, two workers never open
 //! the same connection at the same time, and a thread that waits for a reply never meets a request.
 //!
 //! | file | contents |

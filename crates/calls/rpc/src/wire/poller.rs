@@ -1,8 +1,8 @@
 //! The poller of the driver: one epoll set for all connections of an agent.
 //!
-//! Each descriptor of a connection is armed for one event (`EPOLLONESHOT`). While another thread
-//! reads a connection, its descriptor is not armed, so that the driver does not wake up for frames
-//! that this thread reads.
+//! Each descriptor of a connection is armed for one event (`EPOLLONESHOT`). The driver does not
+//! wake up for frames that another thread reads: that thread disarms the descriptor, unless
+//! arriving bytes do not signal it while a reader is awake.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) struct LinkId(u64);
 pub(crate) enum Happening {
     /// A thread woke the driver.
     Wake,
-    /// A peer connects to the listener.
+    /// The listener has work, such as a new peer.
     Knock,
     Frames(LinkId),
     Room(LinkId),

@@ -1,7 +1,7 @@
 //! Outgoing frames.
 //!
-//! Unless frames are held back, the sending thread writes as much of a frame as there is room for.
-//! The driver writes the rest later.
+//! The sending thread writes as much of a frame as there is room for, unless frames are held back
+//! or the driver already waits for room. The driver writes the rest later.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use rdzv_rpc_proto::frame::{self, Header, PartHead, PartLocation};
 
 use crate::transport::WriteHalf;
 
-/// Maximum number of pieces in one write to the kernel.
+/// Maximum number of pieces in one write.
 const MOST_SLICES: usize = 64;
 
 /// Size at which held frames are sent without waiting for more.
@@ -26,10 +26,10 @@ pub(crate) struct Part {
 /// The writing end and the data that could not be written yet.
 pub(crate) struct Writer {
     half: Box<dyn WriteHalf>,
-    /// Pieces in order; each one is shared with its owner, not copied.
+    /// Pieces in order; parts are shared with their owner, not copied.
     queue: VecDeque<Bytes>,
     queued: usize,
-    /// Heads and bodies of frames that are held back; they follow `queue`.
+    /// Heads and bodies of frames that follow `queue`.
     held: Vec<u8>,
     holding: bool,
     /// `true` if the driver waits for room.
@@ -43,7 +43,7 @@ pub(crate) struct Writer {
 pub(crate) enum Left {
     /// Everything has been written.
     Nothing,
-    /// The rest must wait until there is room.
+    /// The rest must wait for room, or until no frames are held back.
     Some,
 }
 
@@ -170,7 +170,7 @@ impl Writer {
         Ok(Left::Nothing)
     }
 
-    /// Moves the held frames to the queue, because more data follows them.
+    /// Moves the held frames to the queue.
     fn settle_held(&mut self) {
         if !self.held.is_empty() {
             self.queued += self.held.len();

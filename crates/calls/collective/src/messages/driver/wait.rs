@@ -14,7 +14,7 @@ use crate::polling::{Polling, Source};
 
 /// Number of spins after which everything is polled once.
 ///
-/// Every turn checks for commands and interruption, but only a poll detects peers that connect or
+/// Every turn checks for commands, but only a poll detects interruption, and peers that connect or
 /// leave.
 const AWAKE_TURNS: u32 = 8;
 

@@ -87,7 +87,8 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`ReferenceFailure`] if the reference is no longer usable. Its sender is notified.
+    /// [`ReferenceFailure`] if the reference is no longer usable. Its sender is notified, unless
+    /// this member already holds the fork.
     pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted> {
         self.outbox.assert_drained();
         let adopted = self.try_adopt(now, data);

@@ -25,8 +25,8 @@ impl RpcAgent {
     ///
     /// Blocks until all values have arrived. `members` are the participants, including this worker;
     /// `None` means the group as this worker currently sees it. All participants must make the same
-    /// sequence of gathers with the same members; the types of their values may differ. A value may
-    /// contain tensors in main memory, but no remote references.
+    /// sequence of gathers with the same members, with values that each of them can decode as `T`.
+    /// A value may contain tensors in main memory, but no remote references.
     ///
     /// The call returns either all values or an error. Gathers among the same members are matched
     /// in order, even after a failed gather.

@@ -257,7 +257,7 @@ fn calls_of_a_line_keep_their_order_while_parts_are_read() {
         Methods::new().with(RECORD, record)
     });
     let zeros = |count: usize| Tensor::from_vec(vec![0_u8; count], [count]).unwrap();
-    // Another process may read the large one from this process's memory, on a separate thread.
+    // The callee may read the large one from the caller's memory, on a separate thread.
     let sizes = [4 << 20, 1, 100_000, 2];
     let line = CallOptions::new().line(7);
     let call = |count: &usize| agents[0].call_with(line, "w1", RECORD, &zeros(*count));

@@ -15,7 +15,7 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::wire::clock::limit_micros;
 use crate::wire::link::fail;
 
-/// Maximum number of calls that wait for credit; further calls are refused.
+/// Maximum number of calls of a connection that wait for credit.
 const MOST_WAITING: usize = 65_536;
 
 /// Exclusive right to send requests over a connection.

@@ -1,9 +1,9 @@
 //! A thread that waits for a reply reads the connection itself.
 //!
-//! The reply reaches the caller without another thread in between. With another thread, two
-//! wake-ups would be necessary: of that thread and of the caller (20 to 45 µs each on a virtual
-//! machine). The caller first polls for a short time and then sleeps. The caller passes other
-//! frames to the threads that wait for these frames.
+//! The reply reaches the caller directly, unless another thread already reads the connection. With
+//! another thread in between, two wake-ups would be necessary: of that thread and of the caller (20
+//! to 45 µs each on a virtual machine). The caller first polls for a short time and then sleeps.
+//! The caller passes other frames to the threads that wait for these frames.
 
 use std::hint::spin_loop;
 use std::sync::Arc;

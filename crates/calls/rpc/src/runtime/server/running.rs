@@ -67,7 +67,7 @@ impl Server {
             Some(waiting) if waiting.is_cancelled => Some(Err(cancelled())),
             _ => self.begin(job),
         };
-        // A request that has waited begins on a different thread than the reading one. It may be
+        // A request that has waited may begin on a different thread than the reading one. It may be
         // cancelled at any time, so it stays in `waiting` until it is recorded in `running`.
         if waited.is_some() {
             self.served.lock().waited(call);
