@@ -125,7 +125,7 @@ pub enum AgentEvent {
         pid: u32,
         /// Signal number.
         signal: i32,
-        /// `true` if this is the SIGKILL after the shutdown timeout or the abort timeout.
+        /// `true` if this is the SIGKILL after the shutdown or abort timeout.
         forced: bool,
     },
     /// The group failed, and the agent restarts it.

@@ -35,7 +35,7 @@ pub(crate) enum WorkerEvent {
 /// State of the loop that a waiting supervisor needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watch {
-    /// `true` if workers run, unless the agent stops them or the fence suspends them.
+    /// `true` if workers run, and are neither being stopped nor suspended.
     /// Only then can they hang.
     pub(crate) healthy: bool,
     /// Time until the next scheduled call of the machine.

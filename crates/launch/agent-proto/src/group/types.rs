@@ -195,7 +195,8 @@ pub enum GroupInput {
     KeeperLost,
     /// Answer to [`GroupOutput::ClearLeftovers`]: no worker process is left.
     Cleared,
-    /// Answer to [`GroupOutput::ExitBarrier`]: all agents were there, or the wait failed.
+    /// Answer to [`GroupOutput::ExitBarrier`], on success and on failure.
+    /// The exception is a failure that [`GroupInput::BarrierTimeout`] reports.
     BarrierPassed,
     /// Answer to [`GroupOutput::ExitBarrier`]: the wait reached its limit.
     /// The text names the limit.
