@@ -17,7 +17,7 @@ use rdzv_core::time::Wall;
 pub enum RestartCause {
     /// Workers failed.
     Failure,
-    /// Nodes joined or left.
+    /// Nodes joined, left or restarted their workers.
     Membership,
     /// The agent of this node was killed, or panicked.
     Agent,
@@ -58,11 +58,11 @@ pub enum RestartMoment {
 pub struct RestartTimes {
     /// Reason of the restart.
     pub reason: RestartCause,
-    /// Time between the failure and its detection; zero for the exit of a worker.
+    /// Time between the failure and its detection; zero unless workers hung.
     pub detect: Duration,
     /// Time at which the agent noticed the reason.
     pub failure_detected: Wall,
-    /// Exit of the last worker; `None` if no worker exited under this agent.
+    /// Exit of the last worker; `None` if this agent saw no exit.
     pub worker_terminated: Option<Wall>,
     /// Start of the rendezvous.
     pub rendezvous_started: Wall,

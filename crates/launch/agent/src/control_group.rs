@@ -14,8 +14,8 @@
 //! process groups and adopts orphans, which is less direct. This module is therefore optional: its
 //! errors stop nothing, and it logs them at level DEBUG.
 //!
-//! A worker starts inside its group, so it has no child outside. The root group of a machine is
-//! never divided: it belongs to the system.
+//! A worker enters its group before it runs the user's code, so it has no child outside. The root
+//! group of a machine is never divided: it belongs to the system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -23,8 +23,7 @@ pub const TORCHELASTIC: &str = "torchelastic";
 
 /// Event of a run.
 ///
-/// To add a variant: give it the field `at`, then fix each match in `observe` that the compiler
-/// reports. Every match there names every variant.
+/// To add a variant: give it the field `at`, then fix each match that the compiler reports.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum AgentEvent {
@@ -32,7 +31,7 @@ pub enum AgentEvent {
     RendezvousBegan {
         /// Time of the event.
         at: Wall,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
         /// Number of restarts that all nodes have used.
         job_restarts: u32,
@@ -78,7 +77,7 @@ pub enum AgentEvent {
         at: Wall,
         /// Duration of the assignment.
         took: Duration,
-        /// Number of the round: starts at 0 and is the same for all agents.
+        /// Number of the round; the same for all agents.
         round: u64,
         /// Rank of this agent.
         group_rank: GroupRank,
@@ -115,6 +114,7 @@ pub enum AgentEvent {
         /// Exit code or signal.
         exit: Exit,
         /// `true` if the agent had sent the worker a signal before.
+        /// `false` if the reason for that signal was a fault of this worker, such as a hang.
         stopped_by_agent: bool,
     },
     /// The agent sent a closing signal, or SIGKILL, to a worker's process group.
@@ -125,7 +125,7 @@ pub enum AgentEvent {
         pid: u32,
         /// Signal number.
         signal: i32,
-        /// `true` if this is the SIGKILL after the shutdown timeout.
+        /// `true` if this is the SIGKILL after the shutdown or abort timeout.
         forced: bool,
     },
     /// The group failed, and the agent restarts it.
@@ -141,7 +141,7 @@ pub enum AgentEvent {
         /// First failure of the attempt, if known.
         failure: Option<Box<Failure>>,
     },
-    /// The agent stops the workers and joins the next round.
+    /// The agent leaves the current attempt and joins the next round.
     Regrouping {
         /// Time of the event.
         at: Wall,
@@ -226,7 +226,7 @@ pub enum AgentEvent {
         /// Times of the restart.
         restart: Box<RestartTimes>,
     },
-    /// The agent received a signal.
+    /// The agent received a signal, or another request, to stop.
     SignalReceived {
         /// Time of the event.
         at: Wall,
@@ -285,7 +285,8 @@ pub enum AgentEvent {
         state: &'static str,
         /// Duration of the run.
         took: Duration,
-        /// `true` if the workers succeeded; torchelastic has no such field.
+        /// `true` if the workers succeeded, or if the job ended without this node.
+        /// Torchelastic has no such field.
         workers_succeeded: bool,
         /// Error with which the agent ended, if any.
         raw_error: Option<String>,

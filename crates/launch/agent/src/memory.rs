@@ -47,7 +47,7 @@ impl OutOfMemoryCounters {
         }
     }
 
-    /// Reads the counters before the first worker of an attempt.
+    /// Reads the counters before the workers of an attempt or a round.
     /// A reading per worker would take long, because the kernel generates the whole `/proc/vmstat`
     /// for one line of it.
     pub(crate) fn read(&mut self) {

@@ -19,7 +19,8 @@ pub enum Outcome {
         /// Reason why no restart followed.
         finality: Finality,
     },
-    /// A signal that the agent handles requested a stop.
+    /// A signal that the agent handles requested a stop, or a
+    /// [`StopHandle`](crate::api::StopHandle) did.
     Signalled {
         /// Signal number.
         signal: i32,

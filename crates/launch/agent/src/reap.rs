@@ -1,7 +1,7 @@
 //! Processes that workers leave behind.
 //!
-//! The kernel makes such orphans children of the nearest subreaper, which is this process. This
-//! module touches only processes that cannot belong to another program:
+//! The kernel makes such orphans children of the nearest subreaper, which is this process.
+//! [`Leftovers`] touches only processes that cannot belong to another program:
 //!
 //! * Only our own children. No other process can reap them, so the kernel cannot give their process
 //!   ids to another process. When we kill a child, its children become ours, and so on until none
@@ -70,8 +70,7 @@ impl Leftovers {
     ///
     /// Returns `true` if none is left. Otherwise the caller should call this again after the next
     /// SIGCHLD. The method kills whole process groups with one signal, so that no member can fork
-    /// in between. Such a group is in the session of a worker, so all its members belong to the
-    /// run.
+    /// in between. Such a group is outside our session, so all its members belong to the run.
     pub(crate) fn kill(&self, spared: &HashSet<Pid>) -> bool {
         loop {
             let (mut left, mut collected) = (false, false);

@@ -19,7 +19,8 @@
 //!   suspended ones in collectives, whose own limits still count.
 //! * Without a keeper the agent stops itself too. The other nodes then lose it when its heartbeats
 //!   stop.
-//! * A signal that ends the run, or the loss of the keeper, ends the suspension.
+//! * A signal that ends the run, a notice of preemption, or the loss of the keeper ends the
+//!   suspension.
 //! * SIGSTOP cannot be handled. If a user sends it to the keeper or to a worker, only that process
 //!   stops. The agent does not mistake a stopped worker for one that has ended.
 
@@ -118,7 +119,7 @@ impl Signals {
 ///
 /// # Errors
 ///
-/// Returns the error of the system if no thread can be started or the signals cannot be read.
+/// Returns the error of the system if no thread can be started.
 pub fn when_signalled(numbers: Vec<i32>, act: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let wait = move || -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build()?;

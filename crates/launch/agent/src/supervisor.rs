@@ -35,7 +35,8 @@ pub(crate) enum WorkerEvent {
 /// State of the loop that a waiting supervisor needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watch {
-    /// `true` if workers run and no stop is in progress; only then can they hang.
+    /// `true` if workers run, and are neither being stopped nor suspended.
+    /// Only then can they hang.
     pub(crate) healthy: bool,
     /// Time until the next scheduled call of the machine.
     pub(crate) within: Option<Duration>,
@@ -103,7 +104,7 @@ pub(crate) trait Supervisor {
         shutdown_timeout: Duration,
     ) -> Vec<WorkerEvent>;
 
-    /// Kills workers whose shutdown timeout has passed.
+    /// Kills workers whose shutdown timeout or abort timeout has passed.
     fn kill(&mut self, _clock: Clock, _workers: &[LocalRank]) -> Vec<WorkerEvent> {
         Vec::new()
     }

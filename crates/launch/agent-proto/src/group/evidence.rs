@@ -35,7 +35,7 @@ pub struct Evidence {
     pub started: Option<Wall>,
     /// Time at which the agent saw the failure, by its node's clock.
     pub seen: Option<Wall>,
-    /// `true` if the agent had signalled the worker while it was running.
+    /// `true` if the agent stopped the worker for no fault of this worker.
     pub stopped_by_agent: bool,
     /// Cause for which the agent killed the worker.
     /// `None` unless the worker itself was at fault.
@@ -71,7 +71,7 @@ impl Evidence {
 
 /// The file that a worker left at `TORCHELASTIC_ERROR_FILE`.
 ///
-/// The file has one of two forms of JSON.
+/// A valid file has one of two forms of JSON.
 ///
 /// ```json
 /// {"message": {"message": "ValueError: boom",

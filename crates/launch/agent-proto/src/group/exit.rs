@@ -48,6 +48,7 @@ pub struct WorkerExit {
     /// Time at which the agent saw the exit.
     pub at: Wall,
     /// `true` if the agent had signalled the worker while it was still running.
+    /// `false` if a fault of this worker, such as a hang, was the reason for the signal.
     pub stopped_by_agent: bool,
 }
 

@@ -29,7 +29,7 @@ use rdzv_core::time::{Mono, Now};
 const CLOSING_SIGNAL: i32 = 15;
 
 /// Time that the group waits for a process after SIGKILL.
-/// Only a process that the kernel holds takes that long.
+/// Only a process that the kernel or a debugger holds takes that long.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
 /// The worker group of one agent.
@@ -110,12 +110,12 @@ impl WorkerGroupMachine {
         })
     }
 
-    /// Number of restarts that have been used.
+    /// Number of restarts that this node has used.
     pub fn restart_count(&self) -> u32 {
         self.budget.used()
     }
 
-    /// Number of restarts that all nodes have used.
+    /// Number of restarts that all nodes have used, as far as this node knows.
     pub fn job_restarts(&self) -> u32 {
         self.budget.used_by_job()
     }
@@ -202,7 +202,7 @@ impl WorkerGroupMachine {
 
     /// Handles the notice that the scheduler will take the node away.
     /// The group notifies the running workers, which can exit on their own within the plan's time.
-    /// No further attempt follows.
+    /// No further attempt follows. After the success of its workers, the group ignores the notice.
     fn preempted(&mut self, now: Now, signal: i32) {
         let failure = self.finality();
         let why = StopReason::Preempted(signal);
@@ -410,8 +410,8 @@ impl WorkerGroupMachine {
         self.finish(GroupEnding::Succeeded { exits });
     }
 
-    /// Ends the run with success and without the exit barrier.
-    /// The other nodes have left this round, so they no longer reach its barrier.
+    /// Ends the run with success, although not all nodes reached the exit barrier.
+    /// The round is over, or the wait at the barrier reached its limit.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
         self.finish(GroupEnding::SucceededAlone { exits, reason });

@@ -1,7 +1,7 @@
 //! Specification of a worker group.
 //!
-//! The agent's configuration embeds these sections, so a new field here reaches the machine without
-//! further code.
+//! The agent's configuration embeds the sections of [`GroupSpec`], so a new field of a section
+//! reaches the machine without further code.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ pub enum MembershipCause {
 /// Result of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// Number of the round, counted from 0; the same for all agents.
+    /// Number of the round; the same for all agents.
     pub number: u64,
     /// Rank of this agent.
     pub group_rank: GroupRank,
@@ -118,7 +118,7 @@ impl GroupState {
     }
 
     /// Returns the number that torchelastic's first agents used for the state.
-    /// Each state is one bit, so a sum represents a set of states.
+    /// Each state but `Unknown` is one bit, so a sum represents a set of states.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -141,7 +141,7 @@ pub enum GroupInput {
     Assigned(Assignment),
     /// Answer to [`GroupOutput::Start`].
     Started(LocalRank),
-    /// Answer to any output: the agent failed to carry it out.
+    /// The agent failed to carry out an output, or to watch the workers.
     /// The driver keeps the error.
     Broken,
     /// Answer to [`GroupOutput::Join`]: the job ended without this node.
@@ -184,7 +184,7 @@ pub enum GroupInput {
     },
     /// Another node has ended the run for all nodes.
     RunClosed,
-    /// The store of the rendezvous is lost; the driver keeps the error.
+    /// The rendezvous is lost; the driver keeps the error.
     RendezvousLost,
     /// The agent received a signal that ends the run.
     Signal(i32),
@@ -196,8 +196,9 @@ pub enum GroupInput {
     /// Answer to [`GroupOutput::ClearLeftovers`]: no worker process is left.
     Cleared,
     /// Answer to [`GroupOutput::ExitBarrier`], on success and on failure.
+    /// The exception is a failure that [`GroupInput::BarrierTimeout`] reports.
     BarrierPassed,
-    /// Answer to [`GroupOutput::ExitBarrier`]: the wait ended before the others.
+    /// Answer to [`GroupOutput::ExitBarrier`]: the wait reached its limit.
     /// The text names the limit.
     BarrierTimeout(String),
     /// Time has passed, so a deadline may be due.
@@ -250,7 +251,7 @@ pub enum GroupOutput {
         /// The reason, for the workers.
         reason: String,
     },
-    /// Kill every process that these workers left behind; they have exited.
+    /// Kill the processes that these workers left behind; the workers have exited.
     Discard {
         /// The workers.
         workers: Vec<LocalRank>,
@@ -271,7 +272,7 @@ pub enum GroupOutput {
     /// Do so immediately, before the clean-up here ends.
     Announce(WorkerExit),
     /// Send this closing signal to the process groups of these workers.
-    /// The workers include those that have exited.
+    /// Some of the workers may have exited.
     Signal {
         /// The workers.
         workers: Vec<LocalRank>,
@@ -312,7 +313,7 @@ pub enum GroupOutput {
         most: u32,
     },
     /// Report that the node leaves this attempt to participate in the next round.
-    /// If workers run, the group stops them.
+    /// If workers run, the group stops them or makes them leave their function.
     Regrouping {
         /// The reason.
         reason: String,

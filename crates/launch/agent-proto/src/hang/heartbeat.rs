@@ -30,7 +30,7 @@ use super::straggler::StepMarks;
 /// Phase before the first beat.
 pub const INIT: &str = "init";
 
-/// Phase of a worker that is no longer watched.
+/// Phase of a worker that has finished; has no limit unless it is named.
 pub const DONE: &str = "done";
 
 /// Phase whose beats are marks of the comparison of workers.

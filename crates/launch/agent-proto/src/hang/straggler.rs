@@ -35,7 +35,7 @@ const LATE_LEAST: f64 = 0.05;
 const BEHIND_STEPS: u64 = 2;
 const BEHIND_LEAST: f64 = 1.0;
 
-/// Number of judgements with new steps before a rank is reported.
+/// Smallest number of judgements that find a rank slow before its report.
 const JUDGEMENTS: u32 = 3;
 
 /// Smallest processor use for a guess: share of the time, ratio to other ranks.
@@ -46,7 +46,7 @@ const GUESS_RATIO: f64 = 2.0;
 const MOST_MARKS: usize = 32;
 const COMPARED: usize = 16;
 
-/// Smallest time that all marks of a worker cover.
+/// Smallest time that a full list of marks covers.
 const SPAN: Duration = Duration::from_secs(10);
 
 /// Times of some steps of one worker.

@@ -3,8 +3,9 @@
 //! The watch finds these workers by their state letters in `/proc/PID/stat` over time.
 //!
 //! State `D` is the uninterruptible sleep: the process waits for a disk, a network file system or a
-//! device driver. Short sleeps of this kind are common. A worker that stays in state `D` reacts to
-//! no signal, not even to SIGKILL. Another attempt cannot get the resources that the worker holds.
+//! device driver. Short sleeps of this kind are common. A worker that stays in state `D` usually
+//! reacts to no signal, not even to SIGKILL. Another attempt cannot get the resources that the
+//! worker holds.
 //!
 //! Only the time between two checks counts, up to two intervals. An agent that was stopped did not
 //! see the state of its workers during that time.

@@ -21,7 +21,7 @@ use rdzv_agent_proto::group::Failure;
 /// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// Limit on the wait of a leaving node for the other nodes' confirmation.
+/// Limit on leaving a rendezvous that continues for the other nodes.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// Limit on agreeing with the other nodes on the end of the run.
@@ -94,7 +94,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Waits until the workers' output to the agent's stderr is captured.
-    /// A request to stop ends the wait. After an earlier request, `console_deadline` ends it.
+    /// A signal to stop, or the loss of the keeper, ends the wait. After an earlier request,
+    /// `console_deadline` ends it.
     async fn capture_output(&mut self, console_deadline: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
@@ -107,8 +108,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Waits until all output is on the console.
     /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not
-    /// block the agent. If a signal has already stopped the agent, the wait ends at
-    /// `console_deadline`.
+    /// block the agent. After an earlier request to stop, `console_deadline` ends the wait.
     async fn drain_output(&mut self, console_deadline: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
@@ -291,7 +291,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 state: match (outcome, failure) {
                     (Outcome::Succeeded, _) => "SUCCEEDED",
                     (_, Some(_)) => "FAILED",
-                    // The worker exited with 0 or as the agent requested, so nothing failed here.
+                    // The worker exited with 0, as the agent requested, or after a notice of
+                    // preemption.
                     (_, None) => "TERMINATED",
                 },
                 exit: exit.map(|exit| exit.exit),

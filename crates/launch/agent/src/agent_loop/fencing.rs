@@ -88,7 +88,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Logs that rounds now have a fence, or no longer have one.
     ///
-    /// The screen does not show that the first round has a fence.
+    /// The screen does not show that the fence is on for the first time.
     pub(super) fn say_fence(&mut self, acts: bool) {
         let was = self.has_fence;
         if acts == was.unwrap_or(false) {
@@ -142,7 +142,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Signals processes that workers have started in other process groups.
+    /// Signals all descendants of this process, whatever their process group.
     /// Does nothing in a user's program, which may have other processes below it.
     fn signal_others(&self, signal: Signal) {
         if is_kept() {

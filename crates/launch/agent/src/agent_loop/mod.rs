@@ -71,7 +71,7 @@ pub(crate) struct AgentLoop<'o, S> {
     /// Error that the machine knows only as "broken".
     error: Option<AgentError>,
     ending: Option<GroupEnding>,
-    /// `true` if a signal has stopped this agent.
+    /// `true` if this agent has received a request to stop.
     /// Another cause may have ended the run before.
     stop_requested: bool,
     /// `true` if this node has announced its permanent failure to the other nodes.
@@ -309,7 +309,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Emits an event that a dynamic rendezvous has recorded.
+    /// Emits an event of a dynamic rendezvous.
     /// In a static rendezvous, and on a single node, nodes neither join nor leave.
     fn emit_recorded(&mut self, event: RendezvousEvent) {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan else {

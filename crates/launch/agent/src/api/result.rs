@@ -130,7 +130,7 @@ pub struct ProcessFailure {
     pub exit: Exit,
     /// Time in the worker's error file, or else the agent's time of the exit.
     pub time: Wall,
-    /// `true` if the agent had signalled the worker before it exited.
+    /// `true` if the agent stopped the worker for no fault of this worker.
     pub stopped_by_agent: bool,
     /// Cause, as far as it can be known; its text is one line.
     pub cause: Cause,

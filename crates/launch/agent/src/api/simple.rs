@@ -33,8 +33,8 @@ pub struct SimpleElasticAgent<S> {
 impl<S: WorkerSupervisor> SimpleElasticAgent<S> {
     /// Returns an agent whose workers `supervisor` starts, watches and stops.
     ///
-    /// Only the supervisor uses the entry point, the logs and the environment of the specification
-    /// (in [`WorkerGroup::spec`]).
+    /// The supervisor, not the agent, starts the workers with the entry point, the logs and the
+    /// environment of the specification (in [`WorkerGroup::spec`]).
     pub fn new(spec: WorkerSpec, supervisor: S) -> Self {
         let spec = Arc::new(spec);
         Self {

@@ -10,10 +10,10 @@
 //! | `rdzv/slow/N` | samples of node N |
 //!
 //! In a round of several nodes, each agent with `--hang-timeout` increases one number at the start.
-//! After that, until a node hangs, the exchange about hangs only reads a number while workers may
-//! spin. When it hangs, node 0 waits for the stacks of all nodes, and each other node waits for the
-//! comparison. A node that hangs again during a hang of node 0 compares the stacks itself. All
-//! calls run on separate threads.
+//! After that, until a node hangs or has no worker left, the exchange about hangs only reads a
+//! number while workers may spin. When it hangs, node 0 waits for the stacks of all nodes, and each
+//! other node waits for the comparison. A node that hangs again during a hang of node 0 compares
+//! the stacks itself. All calls run on separate threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -175,7 +175,7 @@ impl HangMonitor {
     }
 
     /// Waits for the next event.
-    /// While the agent stops the workers (not `healthy`), deadlines do not count.
+    /// Unless `healthy`, deadlines do not count.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
         let comparing = self.comparing.as_mut();

@@ -40,7 +40,7 @@ impl Recorder {
     }
 
     /// Reads the recorder, and saves its dump.
-    /// Returns `None` if the worker serves no requests, or has recorded nothing.
+    /// Returns `None` if the worker serves no requests, has recorded nothing, or if reading fails.
     pub(super) async fn read(self, rank: Rank) -> Option<FlightRecord> {
         let read = async {
             let mut dumps = Vec::new();

@@ -47,7 +47,7 @@ const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM]
 /// Time for leftovers to exit after SIGKILL; then the process stops waiting.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
-/// Blocks the signals that [`Attendant::new`] handles.
+/// Blocks the signals that an [`Attendant`] passes on, and their carriers.
 pub(super) fn block_signals() -> Result<(), AgentError> {
     let blocked = signal_set(PASSED_ON.into_iter().chain(carriers())).thread_block();
     blocked.map_err(system("block signals"))

@@ -3,7 +3,7 @@
 //! `/status`, the metrics, the failure report, the views of a job and `rdzv timeline` read it.
 //!
 //! [`NodeReport::replay`] takes events in their form for programs, so a file of events leads to the
-//! same report as the events of a running job.
+//! same report as the events of a running job, except for details of failures.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +62,7 @@ pub struct NodeReport {
     pub max_restarts: u32,
     /// Number of restarts of this node's agent after it was killed or panicked.
     pub agent_restarts: u32,
-    /// Time, in seconds, for which a fence suspended workers of this node.
+    /// Time, in seconds, of this node's suspensions by a fence that have ended.
     pub suspended_seconds: f64,
     /// Workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,

@@ -121,7 +121,7 @@ fn step(path: &Path) -> Option<u64> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutputTail {
-    /// Whole lines.
+    /// Lines; the last one may be incomplete.
     pub text: String,
     /// Position in the file after the text.
     pub next: u64,
@@ -133,7 +133,8 @@ pub struct OutputTail {
 
 /// Returns lines of a file: those from a position on, or else the last ones.
 ///
-/// Lines have no control characters. The text has at most `most` bytes, or the default if it is 0.
+/// Control characters in lines are escaped. The function reads at most `most` bytes, or the default
+/// if it is 0.
 ///
 /// # Errors
 ///

@@ -287,7 +287,7 @@ fn json(value: &impl Serialize) -> String {
 /// Returns the JSON of one event of the rendezvous, without a newline.
 /// `None` for other events. Intended for a sink that is registered as `dynamic_rendezvous`.
 ///
-/// The keys are torchelastic's. `name` is a file and a function of rdzv. `local_id` is null,
+/// The keys are torchelastic's. `name` is the same in all events of rdzv. `local_id` is null,
 /// because rdzv's nodes have no local id that the user could know.
 pub fn torchelastic_rendezvous(facts: &RunFacts, event: &AgentEvent) -> Option<String> {
     let AgentEvent::RendezvousNotice {

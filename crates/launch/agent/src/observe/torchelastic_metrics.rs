@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `SimpleElasticAgent._rendezvous.success`, `.failure` | 1 |
 //! | `SimpleElasticAgent._assign_worker_ranks.success` | 1 |
-//! | `SimpleElasticAgent._initialize_workers.success`, the same with `_restart_workers` | 1 |
+//! | `SimpleElasticAgent._initialize_workers.success`, `.failure`, the same with `_restart_workers` | 1 |
 //! | `LocalElasticAgent._start_workers.success`, `._stop_workers.success` | 1 |
 //! | `SimpleElasticAgent.run.success`, `.failure` | 1 |
 //! | each of these with `.duration.ms` | milliseconds |
@@ -50,7 +50,7 @@ pub struct AgentMetrics {
     /// Duration of the group's stop before the end of the run, if it was stopped.
     stopped: Option<Duration>,
     /// Time at which the restart that led to this attempt began.
-    /// This is the end of the previous attempt; `None` for the first one.
+    /// `None` if no stop preceded this attempt.
     restarted: Option<Wall>,
     unhealthy: bool,
 }

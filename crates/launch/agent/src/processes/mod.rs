@@ -381,7 +381,7 @@ impl ProcessSupervisor {
         }))
     }
 
-    /// Sends SIGKILL to the process group of a worker after the shutdown timeout.
+    /// Kills the process group and the control group of a worker after a timeout.
     fn force(&mut self, clock: Clock, worker: LocalRank) -> Option<WorkerEvent> {
         let before = self.workers.get(&worker)?.closing_signal;
         let running = self.send(worker, Signal::KILL);

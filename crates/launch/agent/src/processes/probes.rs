@@ -19,8 +19,9 @@ const KIND: [usize; 4] = [4, 5, 18, 19];
 ///
 /// `program` is the worker's program, and `logs` is the directory of its output.
 pub(super) fn explain(exit: Exit, program: &Path, logs: Option<&Path>) -> Option<Cause> {
-    // If the kernel does not execute a file, the C library passes it to a shell. A machine may be
-    // able to run programs for other architectures, so this check follows only a failure.
+    // If the kernel does not know the format of a file, the worker's process executes a shell with
+    // this file. A machine may be able to run programs for other architectures, so this check
+    // follows only a failure.
     if matches!(exit, Exit::Code(code) if NOT_EXECUTED.contains(&code)) && is_foreign(program) {
         return Some(Cause::NotStarted {
             reason: format!(

@@ -77,7 +77,7 @@ pub(crate) enum Answer {
         /// The error, and the limit if it has ended the wait.
         result: Result<(), (String, Option<Duration>)>,
     },
-    /// Event: a change among the other nodes.
+    /// Event: a change of the other nodes, or of the rendezvous.
     Changed(Change),
     /// Event: the agent with rank `by` received this signal of preemption.
     /// The scheduler will take the nodes away.

@@ -1,4 +1,4 @@
-//! Rendezvous of a single node, which hosts the store of its workers.
+//! Rendezvous of a single node.
 
 use std::net::TcpListener;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Start of one worker: command, environment, streams.
 //!
 //! A worker has a separate session, so that a terminal's Ctrl-C reaches it only through the agent.
-//! A worker dies with the agent. It inherits the working directory and descriptors 0 to 2.
+//! A worker dies with the agent. It inherits the working directory, and those of the descriptors 0
+//! to 2 that are not redirected.
 
 mod child;
 mod clone;

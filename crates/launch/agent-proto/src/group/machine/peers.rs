@@ -145,7 +145,7 @@ impl WorkerGroupMachine {
         }
     }
 
-    /// Joins the next round; no process of the current round is running.
+    /// Joins the next round; no worker is running its function.
     pub(super) fn regroup(&mut self, reason: String) {
         self.outbox.push(GroupOutput::Regrouping { reason });
         self.join();
@@ -164,8 +164,8 @@ impl WorkerGroupMachine {
         // Only a loss elsewhere makes workers here fail. A node that restarts may itself have
         // failed because of this node.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
-        // The other node's restart costs one at every step of the round, except after a failure of
-        // this node, which belongs to the same restart.
+        // The other node's restart costs one, unless this node is already stopping its workers:
+        // then both nodes stop for the same restart.
         let costs = cause == MembershipCause::Restarted
             && self.spec.abort_timeout.is_none()
             && match &self.phase {
@@ -249,7 +249,7 @@ impl WorkerGroupMachine {
         self.others.ended = true;
         self.others.unexplained = None;
         match self.phase {
-            // The rendezvous gives a more precise answer.
+            // To a node that joins, the rendezvous gives a more precise answer.
             Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {}
             Phase::Barrier => self.others.at_barrier(now),
             _ => self.close(now, StopReason::RunClosed),

@@ -36,7 +36,7 @@ pub(super) enum Phase {
     /// Waits for an explanation of the last failure.
     /// No process of the workers is left.
     AwaitingExplanation,
-    /// Waits before the next rendezvous; no process of the workers is left.
+    /// Waits before the next rendezvous; no worker is running its function.
     Delayed {
         deadline: Mono,
     },
@@ -83,9 +83,9 @@ pub(super) enum StopReason {
 ///
 /// The loss of the keeper always takes precedence. A final failure of this node stays, because
 /// users need to know it (*INV-G3*). A change of membership yields to every other reason. A failure
-/// with restarts left yields to a signal, to an error of this agent and to the final failure of
-/// another node. This also holds if the run was closed before that failure arrived, so all nodes
-/// report the same failure.
+/// with restarts left yields to a signal, to a preemption notice, to an error of this agent and to
+/// the final failure of another node. This last rule also holds if the run was closed before that
+/// failure arrived, so all nodes report the same failure.
 pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Option<Finality>) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,

@@ -129,6 +129,7 @@ impl WorkerGroupMachine {
     }
 
     /// Joins the next round once no worker runs its function.
+    /// After a failure without restarts left, stops the workers instead.
     pub(super) fn check_ready(&mut self, now: Now) {
         let Phase::Recovering { ref why, .. } = self.phase else {
             return;
