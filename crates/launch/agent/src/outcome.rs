@@ -19,8 +19,9 @@ pub enum Outcome {
         /// Reason why no restart followed.
         finality: Finality,
     },
-    /// A signal that the agent handles requested a stop, or a
-    /// [`StopHandle`](crate::api::StopHandle) did.
+    /// A signal requested a stop.
+    ///
+    /// A [`StopHandle`](crate::api::StopHandle) counts as a signal.
     Signalled {
         /// Signal number.
         signal: i32,

@@ -141,6 +141,25 @@ pub(crate) fn signal_below(parent: Pid, signal: Signal) {
     }
 }
 
+/// Continues the fork server and the children in our session (SIGCONT).
+///
+/// Also continues all processes below the fork server. Workers have other sessions.
+pub(crate) fn continue_others(fork_server: Option<Pid>) {
+    let session = ProcessStat::of("self").map(|us| us.session);
+    let is_ours = |child: Pid| {
+        let stat = ProcessStat::of(child.as_raw_nonzero());
+        stat.is_some_and(|stat| Some(stat.session) == session)
+    };
+    let others = children().into_iter().filter(|child| is_ours(*child));
+    for other in others {
+        let _ = kill_process(other, Signal::CONT);
+    }
+    if let Some(server) = fork_server {
+        let _ = kill_process(server, Signal::CONT);
+        signal_below(server, Signal::CONT);
+    }
+}
+
 pub(crate) fn is_stopped(process: Pid) -> bool {
     ProcessStat::of(process.as_raw_nonzero()).is_some_and(|stat| stat.state == 'T')
 }

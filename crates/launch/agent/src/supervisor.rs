@@ -127,6 +127,9 @@ pub(crate) trait Supervisor {
     /// Continues all workers (SIGCONT).
     fn resume(&mut self) {}
 
+    /// Continues the agent's processes other than workers, such as the fork server.
+    fn resume_others(&mut self) {}
+
     /// Sends all workers a signal whose meaning only the workers know.
     fn pass_on(&mut self, _signal: i32) {}
 

@@ -217,7 +217,10 @@ impl Link {
 
     /// `true` if the connection has ended, or the socket shows a hang-up.
     pub(crate) fn is_hung_up(&self) -> bool {
-        let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
+        // With shared memory, `readable` is a poller, which does not show the end of the socket.
+        let socket = self.leases.as_ref().map(|leases| leases.socket());
+        let socket = socket.unwrap_or(&self.readable);
+        let mut descriptors = [PollFd::new(socket, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         self.ended().is_some()
             || rdzv_event::poll(&mut descriptors, Some(Duration::ZERO))

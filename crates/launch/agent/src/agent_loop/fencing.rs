@@ -168,6 +168,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             .supervisor
             .signal(self.clock, &workers, kill, Duration::ZERO);
         self.take(events);
+        // Later workers need the processes that were suspended beside these.
+        if is_kept() {
+            self.supervisor.resume_others();
+        }
     }
 
     fn say_of_fence(&mut self, message: String, event: GroupEvent) {

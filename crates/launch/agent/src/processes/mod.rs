@@ -35,7 +35,7 @@ use crate::hang::{HangEvent, HangMonitor, HangOutput, Peers, WatchdogAction};
 use crate::keeper::launcher;
 use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
-use crate::reap::Leftovers;
+use crate::reap::{Leftovers, continue_others};
 use crate::signals::is_handled;
 use crate::spawn::ForkServer;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
@@ -430,6 +430,14 @@ impl ProcessSupervisor {
         }
     }
 
+    fn resume_view(&self) {
+        if let Some(view) = &self.view {
+            view.suspend(false);
+            // The terminal may have another size than before.
+            view.resized();
+        }
+    }
+
     fn signal_all(&self, signal: Signal) {
         for worker in self.workers.keys() {
             self.signal_group(*worker, signal);
@@ -686,13 +694,14 @@ impl Supervisor for ProcessSupervisor {
     }
 
     fn resume(&mut self) {
-        if let Some(view) = &self.view {
-            view.suspend(false);
-            // The terminal may have another size than before.
-            view.resized();
-        }
+        self.resume_view();
         self.capture.resized();
         self.signal_all(Signal::CONT);
+    }
+
+    fn resume_others(&mut self) {
+        self.resume_view();
+        continue_others(self.fork_server.pid());
     }
 
     /// Sends the signal only to the workers themselves.

@@ -235,11 +235,17 @@ impl Network {
 
     /// Starts an agent with only the first machines as endpoints.
     fn node_at(&self, endpoints: usize, number: usize, flags: &str, script: &str) -> Running {
+        let command = format!("{flags} --no-python sh -c '{script}'");
+        self.node_with(endpoints, number, &command)
+    }
+
+    /// Starts an agent with these flags and this command of its workers.
+    fn node_with(&self, endpoints: usize, number: usize, command: &str) -> Running {
         let endpoints = (1..=endpoints).map(|number| format!("10.9.1.{number}:29400"));
         let endpoints = endpoints.collect::<Vec<_>>().join(",");
         let agent = format!(
             "exec {} \"$RDZV\" run --rdzv-backend c10d --rdzv-endpoint {endpoints} --rdzv-id job \
-             --local-addr 10.9.1.{number} {flags} --no-python sh -c '{script}'",
+             --local-addr 10.9.1.{number} {command}",
             self.machines[number - 1].enter()
         );
         shell(&agent).env("LOGLEVEL", "INFO").start()
@@ -478,6 +484,45 @@ fn cut_nodes_off(endpoints: usize) {
     }
     for ended in gate.finish(nodes) {
         ended.assert_stdout("restarts 0");
+    }
+    network.end();
+}
+
+#[test]
+fn the_fork_server_of_a_node_that_was_cut_off_forks_its_next_workers() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let gate = Gate::new();
+    let events = |number: usize| gate.path(&format!("events{number}"));
+    let program = gate.path("worker.py");
+    let script = format!(
+        "import os\nos.execvp('sh', ['sh', '-c', {:?}])\n",
+        gate.script()
+    );
+    fs::write(&program, script).unwrap();
+    let nodes = [1, 2, 3].map(|number| {
+        let flags = with_events(&events(number));
+        if number == 3 {
+            let program = program.display();
+            let command = format!("{flags} --preload json {program}");
+            return network.node_with(1, number, &command);
+        }
+        network.node_at(1, number, &flags, &gate.script())
+    });
+    await_each(&nodes, "/3 at", 1);
+    nodes[2]
+        .stderr
+        .await_text("the fork server has imported", 1);
+    (1..=3).for_each(|number| await_fence(&events(number)));
+    network.set_cable(3, "down");
+    await_each(&nodes[..2], "/2 at", 1);
+    await_events(&events(3), "fenced", 1);
+    network.set_cable(3, "up");
+    await_each(&nodes, "/3 at", 2);
+    for (number, ended) in (1..).zip(gate.finish(nodes)) {
+        let is_off = ended.stderr.contains("--preload has no effect");
+        assert!(!is_off, "node {number}: {}", ended.stderr);
     }
     network.end();
 }
