@@ -279,7 +279,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Returns the memory of a `torch.Tensor`; `None` if `object` is no tensor.
+    /// Returns the memory of a `torch.Tensor`; `None` if `object` is not a tensor.
     fn of_tensor(object: Object<'_>, argument: Argument) -> PyResult<Option<Self>> {
         let py = object.py();
         let Some(torch) = Torch::get(py)? else {

@@ -48,8 +48,8 @@ impl OutOfMemoryCounters {
     }
 
     /// Reads the counters before the workers of an attempt or a round.
-    /// A reading per worker would take long, because the kernel generates the whole `/proc/vmstat`
-    /// for one line of it.
+    /// One reading serves all workers, because the kernel generates the whole `/proc/vmstat` even
+    /// if only one line is needed.
     pub(crate) fn read(&mut self) {
         let files = self.files.iter().cloned();
         self.before = files.filter_map(kills).collect();

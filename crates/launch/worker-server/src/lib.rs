@@ -118,7 +118,7 @@ impl WorkerServer {
         }
     }
 
-    /// Serves at a Unix socket, which is removed when the server ends.
+    /// Serves on a Unix socket, which is removed when the server stops.
     ///
     /// # Errors
     ///

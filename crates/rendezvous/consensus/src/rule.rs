@@ -5,7 +5,7 @@
 pub enum ConsensusRule {
     /// Each voter waits a different time before it campaigns.
     VotersWaitInTurn,
-    /// A learner votes only when it has the log.
+    /// A learner becomes a voter only when it has almost the whole log.
     LearnersHaveTheLog,
     /// A leader hands over before it is removed.
     LeadersHandOver,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use rdzv_rpc_proto::rref::Settings;
 
-/// Act on a worker.
+/// Action that affects a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// The process ends without a notice.

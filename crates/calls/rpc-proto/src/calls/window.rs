@@ -74,7 +74,7 @@ impl Window {
         self.open(share.beyond).give_back(share.bytes);
     }
 
-    /// Moves a call that the caller has cancelled, with the bytes still kept.
+    /// Moves a call that the caller has cancelled, and still counts `kept` bytes.
     ///
     /// The call no longer counts against the caller's own limits.
     pub fn give_up(&mut self, share: &mut Share, kept: u64) {
@@ -86,7 +86,7 @@ impl Window {
         self.take(*share);
     }
 
-    /// Returns the number of open calls, and the number of their bytes.
+    /// Returns the number of open calls and their total size in bytes.
     pub fn in_use(&self) -> (u32, u64) {
         let (own, beyond) = (&self.own, &self.beyond);
         (own.calls() + beyond.calls(), own.bytes() + beyond.bytes())

@@ -18,8 +18,8 @@ pub fn reverse_maps(me: &str, nodes: &[Node<'_>]) -> BTreeMap<String, DeviceMap>
 
 /// Returns the devices that a worker uses, in order.
 ///
-/// These are the devices that the worker lists. If it lists none, they are all its devices in its
-/// maps and in the reverse maps, except the CPU.
+/// These are the devices that the worker lists. Without a list, they are all of its devices that
+/// occur in its maps or in the reverse maps, except the CPU.
 pub fn device_list(data: &DeviceData, reverse: &BTreeMap<String, DeviceMap>) -> Vec<Device> {
     let used: BTreeSet<Device> = if data.devices.is_empty() {
         let maps = data.device_maps.values().chain(reverse.values());

@@ -1,4 +1,4 @@
-//! Members of the group, for calls to them.
+//! Members of a group, with what a worker needs to call them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -80,7 +80,7 @@ pub struct WorkerStack {
     pub without_frames: Option<String>,
     /// State of the main thread in the kernel.
     pub kernel: KernelState,
-    /// Other threads: name and sleeping location, and the count of each kind.
+    /// Other threads, grouped by name and kernel wait channel, with the number in each group.
     pub threads: Vec<(String, u32)>,
     /// Collective calls of the worker, if it has a flight recorder.
     #[serde(default)]

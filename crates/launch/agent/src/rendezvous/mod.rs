@@ -79,7 +79,7 @@ pub(crate) enum Answer {
     },
     /// Event: a change of the other nodes, or of the rendezvous.
     Changed(Change),
-    /// Event: the agent with rank `by` received this signal of preemption.
+    /// Event: the agent with rank `by` received this preemption signal.
     /// The scheduler will take the nodes away.
     Preempted { signal: i32, by: GroupRank },
     /// Event: the rendezvous recorded an event.

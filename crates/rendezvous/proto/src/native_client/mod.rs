@@ -151,7 +151,7 @@ pub enum Output {
         /// The messages.
         messages: Vec<Vec<u8>>,
     },
-    /// A lease of the workers of a round.
+    /// A new or renewed lease for the workers of a round.
     ///
     /// In a round that forms with a fence, the first lease comes before [`Output::Joined`].
     Lease {

@@ -10,7 +10,8 @@ use crate::wire::StoreWireError;
 
 /// Reason for which a connection is closed.
 ///
-/// The message names the act of the peer and, if the first bytes show it, the kind of the peer.
+/// The message usually states what the peer did and, if its first bytes show it, what kind of peer
+/// it is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CloseReason {
     /// The first bytes are not those of a store client.

@@ -5,7 +5,7 @@
 //! `MULTI_GET` are created as the peer reads them.
 //!
 //! A `CHECK`, `WAIT` or `MULTI_SET` of at most [`WHOLE`] keys is executed as a whole, so no other
-//! request sees a partial effect. `MULTI_GET` and `LIST_KEYS` may be split at any number of keys.
+//! request sees a partial effect. `MULTI_GET` and `LIST_KEYS` may be split after any key.
 //! While an extension watches its keys, every `CHECK` and `WAIT` is executed in steps.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};

@@ -14,7 +14,7 @@ use rdzv_core::time::{Mono, Now};
 /// If [`Settings::ask_after`](crate::rref::io::Settings::ask_after) is longer, it is the maximum.
 const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
 
-/// Minimum time between two questions about a fork.
+/// Lower bound of the first interval between questions about a fork.
 const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
 /// Fork that this member created.
