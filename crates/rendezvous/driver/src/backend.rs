@@ -156,8 +156,8 @@ pub trait RendezvousBackend: Send {
 
     /// Closes the run for all nodes and releases the resources of this backend.
     ///
-    /// Returns `true` on success. The caller must not use stores that this backend has returned any
-    /// more. A node that hosts the store waits briefly for the other nodes.
+    /// Returns `true` on success. After this call, the caller must no longer use stores that this
+    /// backend has returned. A node that hosts the store waits briefly for the other nodes.
     fn shutdown(&mut self) -> bool;
 }
 
