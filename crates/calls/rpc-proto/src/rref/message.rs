@@ -56,7 +56,7 @@ pub enum Control {
     ForkAsk(ForkId),
     /// Receiver to parent: the fork has arrived.
     ForkPresent(ForkId),
-    /// Receiver to parent: the receiver does not hold the fork and will not accept it.
+    /// Receiver to parent: the receiver neither holds nor accepts the fork.
     ForkUnknown(ForkId),
     /// Any member: requests an acknowledgement.
     Probe,

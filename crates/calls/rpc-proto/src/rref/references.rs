@@ -23,7 +23,7 @@ use user::User;
 enum Phase {
     #[default]
     Working,
-    /// All handles are released; waits until all forks are, and nothing is in flight.
+    /// All handles are released; waits for the forks and for what is in flight.
     Draining,
     /// Everything is kept for other members; waits until nothing is in flight.
     Quiescing,

@@ -105,7 +105,7 @@ impl Lending {
         self.reads.load(Ordering::Acquire)
     }
 
-    /// Returns the body of a ping; `None` if no memory can be read over the connection.
+    /// Returns the body of a ping; `None` if the test cannot be made.
     pub(crate) fn ping(&self) -> Option<Vec<u8>> {
         let process = self.process.as_ref()?;
         permit(process);
