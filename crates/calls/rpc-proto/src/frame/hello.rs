@@ -41,7 +41,7 @@ pub struct Hello {
     pub group: u64,
     /// Random number that distinguishes this run of the worker from earlier runs.
     pub incarnation: u64,
-    /// Boot id of the host, which is equal for all workers on one host.
+    /// Boot id of the host, equal for all workers on one host; empty if unknown.
     pub host: String,
     /// Process id of the worker in its PID namespace.
     pub process: u32,
