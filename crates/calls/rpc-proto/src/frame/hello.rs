@@ -8,8 +8,8 @@
 //!      ── Accepted { proof } ────────────────►   and from here on requests
 //! ```
 //!
-//! An acceptor that refuses the connector sends [`FrameKind::GoAway`](super::FrameKind::GoAway) with
-//! the reason. A connector that refuses the acceptor closes the connection.
+//! An acceptor that refuses the connector sends [`FrameKind::GoAway`](super::FrameKind::GoAway)
+//! with the reason. A connector that refuses the acceptor closes the connection.
 //!
 //! The token of a job is never sent. A proof is a keyed hash of the prover's role and of all bytes
 //! in both hellos. It is therefore useless on another connection or in the other direction, and an

@@ -83,7 +83,7 @@ pub enum Input<'a> {
     Received(&'a Batch),
     /// The message with this fork was certainly not sent.
     NotSent(ForkId),
-    /// The message with this fork has failed in flight.
+    /// The call with this fork failed, and its message may have been lost.
     ///
     /// If the receiver does not have the fork by now, it must refuse it from now on. No input is
     /// needed for a message that arrives.
