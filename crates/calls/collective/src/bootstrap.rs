@@ -9,8 +9,8 @@
 //! sockets. The host is an identity that only processes of one host and network namespace share;
 //! see `socket`. Name and host may be missing.
 //!
-//! The group id authorises a rank to join, and is kept only in the store. Every user of the host
-//! can read the socket names, so they are drawn independently of the group id.
+//! The group id authorises a rank to join, and is published only in the store. Every user of the
+//! host can read the socket names, so they are drawn independently of the group id.
 //!
 //! The store is needed only for the bootstrap. Connections are opened at their first use.
 

@@ -140,7 +140,7 @@ pub enum CollectiveError {
         peer: u32,
         /// Address at which that rank listened.
         address: SocketAddr,
-        /// Error from the socket.
+        /// Error from the socket, or that the rank has left the group.
         reason: Box<str>,
         /// Time since the operation started.
         elapsed: Duration,
@@ -327,7 +327,7 @@ impl CollectiveError {
 
     /// Returns the rank at fault, as far as this rank knows, and the cause.
     ///
-    /// If this rank itself failed, the returned rank is `own_rank`.
+    /// If this rank itself failed or no other rank is known, the returned rank is `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, AbortCause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, AbortCause::TimedOut),

@@ -21,7 +21,7 @@
 //! - `acceptor` admits peers and refuses other connections.
 //! - `socket`, `outbound`, `inbound` and `wire` implement the sockets (Unix sockets on one host,
 //!   TCP otherwise) and the bytes on them. `shared` is the memory that carries data in place of
-//!   sockets on one host. `bootstrap` connects the ranks through a store.
+//!   sockets on one host. `bootstrap` exchanges the ranks' endpoints through a store.
 //! - `messages` sends messages between two ranks, on separate connections and a separate thread.
 //!   `matching` assigns each message to a receive, and is pure.
 //! - `queue` runs operations asynchronously, on a separate thread. `work` is the handle to an

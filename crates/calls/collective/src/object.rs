@@ -1,6 +1,6 @@
 //! Objects of any serde type, in the compact `postcard` encoding.
 //!
-//! All ranks must be built from the same types, because the encoding does not describe its content.
+//! All ranks must use the same types, because the encoding does not describe its content.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -29,7 +29,7 @@ pub(crate) struct Outbound {
     accepted: bool,
     /// `true` once data was posted.
     ///
-    /// Before that, the connection only detects the peer's end.
+    /// Before that, the connection carries only the hello, answers and aborts.
     carries_data: bool,
     /// Reason why the connection ended; `None` before its end.
     ended: Option<String>,
@@ -40,7 +40,7 @@ enum Transport {
     Socket,
     /// The peer has not yet accepted or declined the ring.
     ///
-    /// Nothing is sent until then.
+    /// No data is sent until then.
     Offered(Box<OfferOneWay>),
     Ring(Box<Producer>),
 }

@@ -7,7 +7,7 @@
 //!   1. offer     for each p ≠ r: writes its values of part p to its buffer, and notifies rank p
 //!   2. combine   reads the values of part r of each other rank, in the order r-1, r-2, …
 //!   3. publish   writes the finished part r to its buffer, and notifies the destinations
-//!   4. take      for each p ≠ r: reads part p from the buffer of rank p
+//!   4. take      at a destination, for each p ≠ r: reads part p from the buffer of rank p
 //! ```
 //!
 //! Every value is written once, and read once by each rank that needs it, in two rounds. Around a

@@ -6,7 +6,7 @@
 //! different byte order therefore refuse each other.
 //!
 //! ```text
-//!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)
+//!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames, perhaps one abort
 //!   acceptor -> dialler   accept or refuse, later perhaps one abort
 //!
 //!   hello, 40 bytes                         frame, 32 bytes, then the payload of a data frame

@@ -106,8 +106,8 @@ impl<R> Work<R> {
     ///
     /// The function is called after success and after failure, and no lock is held. If the
     /// operation has already finished, the function is called immediately. Otherwise the thread
-    /// that runs the operations of the group calls it, so the function must not wait for such an
-    /// operation. Several functions are called in the order of their registration.
+    /// that ends the operation calls it, so the function must not wait for another operation of
+    /// that thread. Several functions are called in the order of their registration.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if !state.ended {

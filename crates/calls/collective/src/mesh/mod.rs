@@ -28,13 +28,15 @@ use crate::shared;
 use crate::socket::{Endpoint, Setup};
 use crate::wire::{AbortCause, Frame};
 
-/// Maximum number of bytes of one message between hosts.
+/// Maximum number of bytes of one message, unless [`LOCAL_MESSAGE`] applies.
 ///
 /// It is small enough to stay in a processor's cache between the copy and the socket. It is long
 /// enough that system calls do not matter.
 pub(crate) const MESSAGE: usize = 256 * 1024;
 
-/// Maximum number of bytes of one message if all ranks are on one host.
+/// Maximum number of bytes of one message within a host.
+///
+/// Collective operations use this limit only if all ranks are on one host.
 ///
 /// A message in shared memory needs no system call, and the data stays in the nearest caches.
 pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;

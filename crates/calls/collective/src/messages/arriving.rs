@@ -113,7 +113,7 @@ impl Arriving {
         io::Error::new(error.kind(), format!("{error}, inside a message"))
     }
 
-    /// `true` if the peer has read enough answers to read more of its frames.
+    /// `true` if the peer has read enough answers, so that its frames may be read.
     pub(super) fn is_read(&self) -> bool {
         self.answers.len() - self.answered <= UNREAD
     }

@@ -56,7 +56,7 @@ use crate::work::{Work, work};
 /// let exchange = |rank: u32| -> Result<(), CollectiveError> {
 ///     let group = ProcessGroup::new(store, rank, 2, Duration::from_secs(60))?;
 ///     let messages = group.point_to_point();
-///     // Both send first: no send waits for the other rank's receive.
+///     // Both send first: `send` returns before the other rank receives.
 ///     let sent = messages.send(vec![rank; 100_000], 1 - rank, 7)?;
 ///     let received = messages.receive(vec![0_u32; 100_000], None, 7)?.wait()?;
 ///     assert_eq!((received.from, received.buffer[99_999]), (1 - rank, 1 - rank));
@@ -77,15 +77,14 @@ use crate::work::{Work, work};
 ///   they were posted, whether or not they specify a rank.
 /// - A send finishes when its values are in flight to a connected rank and the buffer is free. The
 ///   message may not have been received yet. A message of more than 64 KiB first waits for its
-///   receive. So does a shorter message if more than 256 KiB from this rank would otherwise be
-///   pending at the other rank. A rank buffers no more than this for each other rank, plus 1024
-///   messages without values.
+///   receive. A shorter message waits if more than 256 KiB or 1024 messages from this rank would
+///   otherwise be pending at the other rank. A rank buffers no more than this for each other rank.
 /// - A failure is final for the group, as for collective operations. Examples: an operation waits
 ///   for a rank that is lost, a message has another length or type, a timeout expires. All
 ///   operations then fail, here and on the other ranks.
 /// - If a rank leaves the group, operations that wait for it fail with [`CollectiveError::Lost`]. A
-///   receive from any rank fails if a rank is lost without leaving the group, or once all ranks
-///   have left.
+///   receive from any rank fails if a rank is lost without leaving the group, or once all other
+///   ranks have left.
 #[derive(Clone)]
 pub struct PointToPoint {
     inner: Arc<Inner>,

@@ -20,7 +20,7 @@ pub(crate) fn ring_gather(rank: u32, world_size: u32) -> Schedule {
 
 /// Returns the schedule that passes parts around the ring.
 ///
-/// Each rank first sends the part of the rank `behind` it.
+/// Each rank first sends the part with the number `rank - behind`, modulo the world size.
 pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) -> Schedule {
     let next = add(rank, 1, world_size);
     let previous = subtract(rank, 1, world_size);

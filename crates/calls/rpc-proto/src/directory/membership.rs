@@ -1,6 +1,6 @@
 //! Record of a dynamic group: one value, changed by compare-and-set.
 //!
-//! Each function takes the current record and returns the changed record. The first worker to write
+//! A change takes the current record and returns the changed record. The first worker to write
 //! its version decides. Other workers read the record again and repeat the change.
 
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 //! * [`member`]: data that a worker publishes, and its form in the store.
 //! * [`view`]: the group as one member sees it: never changed, only replaced.
 //! * [`round`]: the current one of several successive groups in one store.
-//! * [`membership`]: the record of a dynamic group. Members change it by compare-and-set.
+//! * [`membership`]: the record of a dynamic group. Workers change it by compare-and-set.
 //! * [`lease`]: expiry: members that have been silent for too long.
 //!
 //! A change of a dynamic group is a new version of one record: the first writer decides. A worker

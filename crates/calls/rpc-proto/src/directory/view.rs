@@ -70,7 +70,7 @@ impl GroupView {
     /// # Errors
     ///
     /// [`NotUnique`] if two members have the same id or name. Of several pairs with equal names,
-    /// the error contains the first pair by id.
+    /// the error contains the pair whose second id is lowest.
     ///
     /// # Panics
     ///

@@ -73,9 +73,9 @@ impl Supply for FromHeap {
 ///
 /// Its owner reads into [`room`](Self::room), reports the number of bytes with
 /// [`filled`](Self::filled), and calls [`next`](Self::next) until there is no further frame. Bytes
-/// of large parts are read directly into their final memory. At most one frame is in progress. The
-/// decoder reserves at most [`to_reserve`] for it, and memory for a part only when the part
-/// arrives.
+/// of large parts are read directly into their final memory, except the first ones. At most one
+/// frame is in progress. For a body or part, memory is reserved when its first bytes are next, up
+/// to [`to_reserve`].
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
     limits: FrameLimits,
@@ -170,8 +170,8 @@ impl<S: Supply> Decoder<S> {
     ///
     /// # Errors
     ///
-    /// [`FrameError`] if the bytes are not a frame, or exceed a limit. Every later call returns the
-    /// same error.
+    /// [`FrameError`] if the bytes are not a frame or exceed a limit, or if there is no memory for
+    /// them. Every later call returns the same error.
     #[expect(
         clippy::should_implement_trait,
         reason = "no iterator: more may come after it has returned nothing"

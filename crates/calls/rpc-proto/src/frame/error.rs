@@ -12,7 +12,7 @@ pub enum FrameError {
     /// First bytes that are not those of a frame.
     #[error("the bytes are not an rdzv frame: they begin with '{0}' instead of 'rdzc'")]
     Magic(String),
-    /// First bytes of a TLS handshake.
+    /// First bytes of a TLS handshake or alert.
     #[error(
         "the peer uses TLS, but this worker does not: give certificates to all workers or to none"
     )]

@@ -32,10 +32,11 @@ pub enum FrameKind {
     GoAway = 9,
     /// Several messages about remote references.
     References = 10,
-    /// Parts that the receiver no longer needs. The sender may reuse their memory.
+    /// Parts that the sender of this frame no longer needs.
     ///
-    /// With a call: the parts of the call, which the receiver has copied or does not need. Without
-    /// a call: the parts that the body lists, see [`super::release`].
+    /// The peer may reuse their memory. With a call: the parts of that call or of its reply, which
+    /// the sender of this frame has read or does not need. Without a call: the parts that the body
+    /// lists, see [`super::release`].
     Release = 11,
     /// Acceptance of the peer's hello.
     ///

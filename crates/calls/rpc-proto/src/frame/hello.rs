@@ -8,7 +8,8 @@
 //!      ── Accepted { proof } ────────────────►   and from here on requests
 //! ```
 //!
-//! Either side may reply with [`FrameKind::GoAway`](super::FrameKind::GoAway) and a reason.
+//! An acceptor that refuses the connector sends [`FrameKind::GoAway`](super::FrameKind::GoAway)
+//! with the reason. A connector that refuses the acceptor closes the connection.
 //!
 //! The token of a job is never sent. A proof is a keyed hash of the prover's role and of all bytes
 //! in both hellos. It is therefore useless on another connection or in the other direction, and an
@@ -41,7 +42,7 @@ pub struct Hello {
     pub group: u64,
     /// Random number that distinguishes this run of the worker from earlier runs.
     pub incarnation: u64,
-    /// Boot id of the host, which is equal for all workers on one host.
+    /// Boot id of the host, equal for all workers on one host; empty if unknown.
     pub host: String,
     /// Process id of the worker in its PID namespace.
     pub process: u32,

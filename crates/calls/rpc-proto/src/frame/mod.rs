@@ -7,9 +7,10 @@
 //! ```
 //!
 //! All numbers are little endian. The *body* is a serialised value. *Parts* are the bytes of
-//! tensors. The body refers to them by number, because copying them together with the body would
-//! cost too much. A part is inline, or it is in memory that the receiver can reach: shared memory
-//! or the memory of the sender. In the second case the frame has only its location and length.
+//! tensors, or descriptions of lent device memory. The body refers to them by number, because
+//! copying them together with the body would cost too much. A part is inline, or it is in memory
+//! that the receiver can reach: shared memory or the memory of the sender. In the second case the
+//! frame has only its location and length.
 //!
 //! All sections have the same size, so the header alone gives the number of bytes before the parts.
 //!

@@ -131,7 +131,7 @@ pub struct ForkData {
     pub parent: Member,
     /// Member that asked the owner to create the value.
     ///
-    /// `None` if the owner is known to have received that request.
+    /// `None` if the owner is known to have an entry for the value.
     pub creator: Option<Member>,
 }
 

@@ -30,7 +30,7 @@ pub struct Settings {
     pub ask_after: Duration,
     /// Interval of the checks of silent members (default: 30 s).
     ///
-    /// This concerns members that hold forks of values here, or own values that are used here.
+    /// This concerns members that hold or receive forks from here, or own values used here.
     ///
     /// A member is probed after 0.5 to 1.5 times this interval without a message. A lost member is
     /// therefore noticed even if no other event reports the loss.
@@ -83,7 +83,7 @@ pub enum Input<'a> {
     Received(&'a Batch),
     /// The message with this fork was certainly not sent.
     NotSent(ForkId),
-    /// The message with this fork has failed in flight.
+    /// The call with this fork failed, and its message may have been lost.
     ///
     /// If the receiver does not have the fork by now, it must refuse it from now on. No input is
     /// needed for a message that arrives.
@@ -98,8 +98,8 @@ pub enum Input<'a> {
     Left(Member),
     /// Release everything that the driver holds.
     ///
-    /// [`Output::Drained`] follows when all members that have to know have acknowledged this.
-    /// Values that other members use stay, and requests for them are still answered. When all
+    /// [`Output::Drained`] follows when all reachable members that have to know have acknowledged
+    /// this. Values that other members use stay, and requests for them are still answered. When all
     /// members have drained, nothing is left anywhere.
     Shutdown,
     /// Wait until nothing is in flight: [`Output::Drained`] follows.
@@ -129,7 +129,7 @@ pub enum Output {
     },
     /// This fork can no longer be used.
     Broken(ForkId, ReferenceFailure),
-    /// No member uses this value any more.
+    /// No member uses this value any more, or the agent ends.
     Free(RRefId),
     /// Answer to a request.
     ///
@@ -144,9 +144,8 @@ pub enum Output {
     },
     /// Everything in flight has ended.
     ///
-    /// After [`Input::Shutdown`]: everything is released, and all reachable members that have to
-    /// know have acknowledged it. After [`Input::Quiesce`]: no message to a reachable member waits
-    /// for its acknowledgement.
+    /// No function that creates a value runs, and no message to a reachable member waits for its
+    /// acknowledgement. After [`Input::Shutdown`], this member also holds no fork any more.
     Drained,
     /// After [`Input::End`]: these forks were left.
     ///
@@ -205,7 +204,7 @@ pub struct Fetch {
     pub rref: RRefId,
     /// Member that asked the owner to make the value.
     ///
-    /// `None` if the owner is known to have received that request.
+    /// `None` if the owner is known to have an entry for the value.
     pub creator: Option<Member>,
 }
 

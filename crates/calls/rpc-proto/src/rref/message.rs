@@ -18,7 +18,7 @@ pub enum Control {
     },
     /// Owner to user: the fork is entered.
     ForkAck(ForkId),
-    /// Owner to user: the value no longer exists.
+    /// Owner to user: the owner does not have the value.
     ForkRefused(ForkId),
     /// Receiver to parent: the parent need no longer keep its own fork.
     ChildAccept(ForkId),
@@ -56,7 +56,7 @@ pub enum Control {
     ForkAsk(ForkId),
     /// Receiver to parent: the fork has arrived.
     ForkPresent(ForkId),
-    /// Receiver to parent: the fork has not arrived, and is refused from now on.
+    /// Receiver to parent: the receiver neither holds nor accepts the fork.
     ForkUnknown(ForkId),
     /// Any member: requests an acknowledgement.
     Probe,

@@ -20,24 +20,24 @@
 //! | F8 | a worker requests the value | a call; the owner answers when the value exists |
 //! | F9 | a reference is an argument | the function starts when its fork is confirmed |
 //!
-//! In F1 the owner sends [`Control::Completed`] when the function has returned. In F4 the receiver
-//! sends a request to the owner, and the owner replies. The receiver then notifies the parent,
-//! which keeps its own fork until that notification.
+//! In F1 the owner sends [`Control::Completed`] when the function has returned, if the creator
+//! still has its fork. In F4 the receiver sends a request to the owner, and the owner replies. The
+//! receiver then notifies the parent, which keeps its own fork until that notification.
 //!
-//! The messages between two workers are numbered, and resent until they are acknowledged
-//! ([`reliable`]). Each message is therefore delivered exactly once and in order, even over an
-//! unreliable network. Only a *call* and the forks inside it can be lost. The member that created a
-//! fork therefore asks a silent receiver about it ([`Control::ForkAsk`]). A receiver that does not
-//! have the fork rejects it from then on.
+//! The messages between two workers are numbered, and resent until they are acknowledged or the
+//! receiver is lost ([`reliable`]). Each message is thus delivered exactly once and in order to a
+//! receiver that is not lost. Calls, their results and the forks inside them can be lost. The
+//! member that created a fork therefore asks a silent receiver about it ([`Control::ForkAsk`]). A
+//! receiver that does not have the fork rejects it for the next [`Settings::refuse_for`].
 //!
-//! A worker is **lost** if it is unreachable for longer than the limit, or has left. Its forks are
-//! released, and references to its values fail. A member that holds a fork or a value has a lease:
-//! other members probe it after a long silence ([`Control::Probe`]). A worker that was wrongly
-//! regarded as lost is notified. A worker that restarts becomes a new [`Member`], and none of its
-//! earlier state is valid.
+//! A worker is **lost** if it is unreachable for longer than the limit, has left, has restarted, or
+//! regards this worker as lost. Its forks are released, and references to its values fail. A member
+//! that holds a fork or a value has a lease: other members probe it after a long silence
+//! ([`Control::Probe`]). A worker that was wrongly regarded as lost is notified. A worker that
+//! restarts becomes a new [`Member`], and none of its earlier state is valid.
 //!
-//! **INV-P2**: a value is not freed before its last user has released it. Once no handles are live,
-//! all state is eventually freed.
+//! **INV-P2**: a value is not freed before its last user has released it or is lost, unless its
+//! owner ends. Once no handles are live, all values and forks are eventually freed.
 //!
 //! | file | content |
 //! |---|---|

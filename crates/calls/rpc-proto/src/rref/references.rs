@@ -23,12 +23,12 @@ use user::User;
 enum Phase {
     #[default]
     Working,
-    /// All handles are released; waits until all affected members know.
+    /// All handles are released; waits for the forks and for what is in flight.
     Draining,
     /// Everything is kept for other members; waits until nothing is in flight.
     Quiescing,
     /// Draining or quiescing has ended.
-    /// Other members use the remaining values.
+    /// Other members may use the remaining values.
     Drained,
     /// Ended: every further input is ignored.
     Ended,
@@ -113,7 +113,7 @@ impl References {
         id
     }
 
-    /// Sends a message that another member waits for.
+    /// Sends a message without holding it back.
     fn send(&mut self, now: Now, member: Member, message: Control) {
         self.send_by(now.mono, member, message);
     }

@@ -54,7 +54,7 @@ impl Arenas {
 
     /// Borrows the parts of a frame that are in arenas of the peer.
     ///
-    /// All parts are borrowed, even after an error, so that all of them are returned.
+    /// The other parts are borrowed even after an error, so that they are returned.
     ///
     /// # Errors
     ///

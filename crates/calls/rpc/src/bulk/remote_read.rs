@@ -45,7 +45,7 @@ const NEXT: usize = 16 << 20;
 
 /// The processes at both ends, and which of them can read the other's memory.
 pub(crate) struct Lending {
-    /// The other process, if it is on this host.
+    /// The other process, if its memory may be readable.
     process: Option<Peer>,
     pool: Pool,
     /// `true` if the other process can read this process's memory.
@@ -78,7 +78,7 @@ fn shown(read: bool) -> Option<Vec<u8>> {
 }
 
 impl Lending {
-    /// Creates the state; `process` is `None` for a process on another host.
+    /// Creates the state; `process` is `None` if its memory is not readable.
     pub(crate) fn new(process: Option<Peer>, pool: Pool) -> Self {
         Self {
             process,
@@ -105,7 +105,7 @@ impl Lending {
         self.reads.load(Ordering::Acquire)
     }
 
-    /// Returns the body of a ping, unless the other process is on another host.
+    /// Returns the body of a ping; `None` if the test cannot be made.
     pub(crate) fn ping(&self) -> Option<Vec<u8>> {
         let process = self.process.as_ref()?;
         permit(process);

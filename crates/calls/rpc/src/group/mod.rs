@@ -101,7 +101,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// After an error, this worker is not a member:
+    /// After an error, this worker is not a member, or its membership ends with its lease:
     ///
     /// - `InvalidArgument` for a lease that is too short
     /// - `GroupMismatch` if the group is static

@@ -29,7 +29,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 struct Verdict {
     /// Workers that had not drained in time; empty if the shutdown is complete.
     missing: Vec<WorkerInfo>,
-    /// Missing workers that do not themselves wait for a missing worker.
+    /// Missing workers that do not wait for another missing worker.
+    ///
+    /// If each of them waits for another one, this contains all missing workers.
     blamed: Vec<WorkerInfo>,
     /// Time that the writer of this verdict had waited.
     waited_ms: u64,

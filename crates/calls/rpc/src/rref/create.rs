@@ -1,4 +1,4 @@
-//! Creation of values on other workers, and copies of these values.
+//! Creation of values by calls, and requests for copies of values.
 //!
 //! The owner replies to a creating call once it has registered the value, not when the function
 //! returns. The body of the call contains a [`Head`], and then the argument in its usual encoding.

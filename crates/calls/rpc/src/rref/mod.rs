@@ -7,10 +7,10 @@
 //! ```
 //!
 //! An [`RRef`] is a handle to a value on its owner; on the owner, it gives access to the value
-//! itself. All clones on one worker share one fork, and dropping the last clone releases the fork.
-//! A reference can be part of the argument or the result of any call; it cannot be serialised
-//! elsewhere. [`RpcAgent::remote`] creates a value on another worker. A [`ValueMethod`] runs on the
-//! owner of the value, in one round trip.
+//! itself. On other workers, all clones of a handle share one fork, and dropping the last clone
+//! releases the fork. A reference can be part of the argument or the result of any call; it cannot
+//! be serialised elsewhere. [`RpcAgent::remote`] creates a value on any worker. A [`ValueMethod`]
+//! runs on the owner of the value, in one round trip.
 //!
 //! The state machine in [`rdzv_rpc_proto::rref`] makes all decisions. References in a call are
 //! forked and adopted while the call is encoded and decoded (`register::travel`). A function with
@@ -23,7 +23,7 @@
 //! | `kept` | values that an agent keeps, and their encoders |
 //! | `register::travel` | references in messages |
 //! | `question` | requests for values |
-//! | `create` | values that are created on other workers |
+//! | `create` | values that a call creates |
 //! | `value_method` | methods that run on values |
 //! | `failure` | conversion of failures to errors |
 //!

@@ -25,9 +25,9 @@ use crate::service::code_kind::{CodeKind, code_kind};
 
 /// Reference to a value of type `T` that stays on its owner.
 ///
-/// The value lives until the last reference to it is dropped, on any worker. To pass a reference to
-/// another worker, put it into the argument or the result of a call. Clones are cheap, because they
-/// share one state.
+/// The value lives until the last reference to it on any worker is dropped, or the owner's agent
+/// stops. To pass a reference to another worker, put it into the argument or the result of a call.
+/// Clones are cheap, because they share one state.
 pub struct RRef<T> {
     held: Arc<Held>,
     value: PhantomData<fn() -> T>,

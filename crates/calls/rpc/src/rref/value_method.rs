@@ -8,7 +8,7 @@ use rdzv_rpc_proto::rref::Fetch;
 
 use crate::runtime::method::Method;
 
-/// Method on values of type `T`, identified by its name.
+/// Method on values of type `T`, identified by its name and version.
 ///
 /// Define it as a constant that the caller and the owner share:
 ///

@@ -1,4 +1,4 @@
-//! Tensors: typed, strided views of shared memory, sent without copies.
+//! Tensors: typed, strided views of shared memory that calls can send.
 //!
 //! A [`Tensor`] consists of a [`Storage`] and a [`TensorMeta`]. Views share the storage, and no
 //! code writes to a storage after a tensor was created from it. This module has no arithmetic. The

@@ -73,7 +73,7 @@ impl Driver {
 
     /// Fails the operations that wait for a lost rank, which breaks the group.
     ///
-    /// If the rank `died` or all ranks have left, this includes receives from any rank.
+    /// If the rank `died` or all other ranks have left, this includes receives from any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
         self.peer(rank).has_died |= died;

@@ -187,7 +187,7 @@ impl Driver {
 
     /// Fails a receive whose sender has died or left.
     ///
-    /// A receive from any rank fails if one rank has died, or if all ranks have left.
+    /// A receive from any rank fails if one rank has died, or if all other ranks have left.
     fn check_senders(&mut self, operation: matching::Operation) {
         let Some(transfer) = self.transfers.get(&operation) else {
             return;

@@ -42,7 +42,8 @@ impl References {
     ///
     /// The caller puts the fork into that message. If the message fails, the driver reports this
     /// with [`Input::NotSent`](crate::rref::Input::NotSent) or
-    /// [`Input::Strayed`](crate::rref::Input::Strayed). This shortens the wait for the fork.
+    /// [`Input::Strayed`](crate::rref::Input::Strayed), which ends or shortens the wait for the
+    /// fork.
     ///
     /// # Errors
     ///

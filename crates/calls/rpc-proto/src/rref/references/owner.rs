@@ -23,7 +23,7 @@ enum Value {
 #[derive(Debug)]
 pub(super) struct Owned {
     value: Value,
-    /// Forks of other members, and those in flight to this member itself.
+    /// Forks of other members, and those of this member itself in F2 and F6.
     pub(super) forks: BTreeMap<ForkId, Member>,
     /// Number of times that the driver holds the value.
     pub(super) handles: usize,
@@ -93,12 +93,13 @@ impl References {
 
     /// F1, on the owner: handles another member's call that creates a value.
     ///
-    /// If this is `Ok`, the function may run and the fork is entered. The answer reports this
-    /// immediately, before the function ends.
+    /// If this is `Ok`, the function may run and the fork is entered. The driver answers the call
+    /// immediately, without waiting for the function.
     ///
     /// # Errors
     ///
-    /// [`ReferenceFailure`] if the creator has abandoned the request or is lost, or after the end.
+    /// [`ReferenceFailure`] if the creator has abandoned the request or is lost, if the request is
+    /// impossible, or after the end.
     pub fn creation_arrived(&mut self, from: Member, rref: RRefId, fork: ForkId) -> Result {
         self.outbox.assert_drained();
         self.must_work()?;

@@ -12,7 +12,7 @@ use crate::rref::message::{Batch, Control};
 use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
 
-/// Delay after which a shutdown asks about forks in flight.
+/// Delay before a shutdown or quiescence asks about forks in flight.
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 
 impl References {
@@ -40,7 +40,7 @@ impl References {
         all.filter(|member| *member != self.me).collect()
     }
 
-    /// Probes these members if they were silent for this long.
+    /// Probes the [`others`](Self::others) that were silent for this long.
     pub(super) fn renew_leases(&mut self, now: Now, silent_for: Duration) {
         for member in self.others() {
             let link = self.links.entry(member).or_default();

@@ -159,11 +159,12 @@ impl References {
         Ok(Adopted::Owner(rref))
     }
 
-    /// Returns the request for the value of a fork, or for a call on it.
+    /// Returns the request for the value of a handle, or for a call on it.
     ///
     /// # Errors
     ///
-    /// [`ReferenceFailure`] if the fork is no longer usable. The error names `operation`.
+    /// [`ReferenceFailure`] if the handle is no longer usable. [`ReferenceFailure::Deleted`] names
+    /// `operation`.
     pub fn question(&self, handle: Handle, operation: &'static str) -> Result<Fetch> {
         let deleted = ReferenceFailure::Deleted { handle, operation };
         if self.must_work().is_err() {

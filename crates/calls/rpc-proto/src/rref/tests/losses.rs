@@ -284,7 +284,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
     for who in 0..3 {
         town.send(who, Input::Shutdown);
     }
-    // Draining waits not even for the acknowledgements.
+    // In a shutdown, acknowledgements are immediate.
     town.pass(Duration::from_millis(2));
     for who in 0..3 {
         assert!(town.has(who, &Output::Drained), "worker {who}");
@@ -312,7 +312,7 @@ fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
     for who in [0, 2] {
         assert!(town.has(who, &Output::Drained), "worker {who}");
     }
-    // Draining waits for a function that creates a value.
+    // Quiescing waits for a function that creates a value.
     assert!(!town.has(1, &Output::Drained));
     // A called function passes on a value of 1, although 1 only waits for the end.
     let (passed, _) = town.pass_on(1, user, 2);
@@ -333,7 +333,7 @@ fn what_is_left_at_the_end_is_listed() {
     let (mut town, rref, user) = Town::with_value(2);
     town.send(0, Input::Shutdown);
     town.soon();
-    // It waits for no other member, and continues to serve them.
+    // It does not wait until the user releases its fork.
     assert!(town.has(0, &Output::Drained));
     assert!(!town.has(0, &Output::Free(rref)));
     town.send(0, Input::End);

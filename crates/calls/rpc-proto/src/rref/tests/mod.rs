@@ -17,7 +17,7 @@ struct Town {
     now: Now,
     /// Batches that were sent and have not arrived.
     network: Vec<Batch>,
-    /// Members that receive nothing.
+    /// Members whose batches are all lost, in both directions.
     cut: BTreeSet<Member>,
     /// Messages, once each, as `1→0 ForkRequest`.
     said: Vec<String>,
@@ -162,7 +162,7 @@ impl Town {
         (rref, user)
     }
 
-    /// Lets time pass; every batch arrives immediately.
+    /// Lets time pass; every batch arrives immediately, unless it is lost.
     fn pass(&mut self, time: Duration) {
         let end = self.now.mono + time;
         loop {

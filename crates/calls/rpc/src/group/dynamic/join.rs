@@ -42,7 +42,7 @@ pub(super) fn join(
         }
         let (clash, holder, version) = match refusal.expect("what does not join is refused") {
             (JoinRefusal::Over, _) => {
-                // The worker that ended the group may not have opened the next round.
+                // The worker that ended the group may not have marked the round as ended.
                 replace_round(store, &found.held, found.round.ended())?;
                 continue;
             }
