@@ -208,7 +208,7 @@ impl Form {
         }
         let width = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
         Self {
-            // If the width is unknown, 80 columns are assumed.
+            // If the width is unknown or too small, 80 columns are assumed.
             width: Some(if width < LEAST_WIDTH { 80 } else { width }),
             is_coloured: may_be_coloured(std::env::var_os(NO_COLOR), std::env::var_os(TERM)),
         }

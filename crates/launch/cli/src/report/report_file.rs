@@ -1,4 +1,4 @@
-//! The report file: never partly written, and checked before the run begins.
+//! The report file: a file is never partly written, and is checked before the run begins.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct ReportFile {
     path: PathBuf,
-    /// `true` for a pipe or device, which is written directly and not replaced.
+    /// `true` for a pipe or character device, which is written directly and not replaced.
     direct: bool,
 }
 
