@@ -1,4 +1,4 @@
-//! `rdzv demo`: an elastic training run in which one worker is killed.
+//! `rdzv demo`: an elastic training run in which one worker is killed, unless with `--no-kill`.
 //!
 //! ```text
 //!   rdzv demo (keeper)

@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /` | 200 while the agent's own threads make progress, or 503 with the silent ones |
+//! | `GET /` | 200 while the agent's own threads make progress, or 503; a line for each thread |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
 //! | `GET /` from a browser, `/events`, `/stacks`, `/output` | views of the job: see `views/server` |
@@ -12,7 +12,7 @@
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
 //! require the bearer token from peers that do not use loopback. `rdzv token --bearer FILE` prints
-//! it. The Unix socket serves the same pages, only to this user and root.
+//! it. The Unix socket serves the same pages except `/`, only to this user and root.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -233,10 +233,10 @@ async fn authorize(
     }
 }
 
-/// `true` if a request over loopback names this machine.
+/// `false` if a request over loopback names another machine.
 ///
-/// Otherwise, a page of another site whose name leads to loopback could read the answer in the
-/// user's browser.
+/// Without this check, a page of another site whose name leads to loopback could read the answer
+/// in the user's browser.
 fn names_this_machine(peer: &SocketAddr, request: &Request) -> bool {
     let host = request.headers().get(header::HOST);
     let Some(host) = host.filter(|_| peer.ip().to_canonical().is_loopback()) else {
