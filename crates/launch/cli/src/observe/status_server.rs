@@ -86,7 +86,7 @@ impl Listener {
         })
     }
 
-    /// Binds a port on all IPv6 and IPv4 addresses, only for health.
+    /// Binds a port on all addresses, only for health.
     pub(crate) fn health(port: u16) -> io::Result<Self> {
         let bound = Self::bind("::", port, true);
         bound.or_else(|_| Self::bind("0.0.0.0", port, true))
@@ -270,7 +270,7 @@ fn refused() -> Response {
     (StatusCode::UNAUTHORIZED, scheme, text).into_response()
 }
 
-/// Answers `GET /`; waits 0.1 s if a thread does not answer immediately.
+/// Answers `GET /`; waits up to 0.1 s for the answers of the threads.
 async fn health(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let mut text = String::new();
     let mut code = StatusCode::OK;
@@ -319,7 +319,7 @@ struct Status {
 
 /// Answers `GET /status`.
 ///
-/// Waits 0.1 s if the thread of the store server does not answer immediately.
+/// Waits up to 0.1 s for the thread of the store server.
 async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let node = sources.job.as_ref().map(JobServer::node);
     let group = sources.group.as_ref().and_then(GroupStatus::look);
