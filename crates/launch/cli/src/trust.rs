@@ -25,7 +25,7 @@ use crate::exit::{Exit, Refusal};
 use crate::explanation::Draft;
 use crate::terminal::{complain, show};
 
-/// Warning for a run or store without a token.
+/// Warning for a run or store without credentials that other hosts can reach.
 pub(crate) const NO_TOKEN: &str = "this job has no token: anyone who can reach its ports can read, \
                                    change or stop it; create a token with `rdzv token --output \
                                    FILE` and start every node with --token-file FILE";

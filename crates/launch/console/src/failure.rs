@@ -54,7 +54,8 @@ pub struct Failed<'a> {
     pub stderr_seen: bool,
     /// Earlier attempts that failed.
     pub attempts: &'a [Attempt],
-    /// Directory with the output of the worker that failed first, if it is on this node.
+    /// Directory with the output of the worker that failed first.
+    /// `None` if the worker is on another node, or its output is not in files.
     pub logs: Option<String>,
     /// Path of the report, if the user requested one.
     pub report: Option<String>,

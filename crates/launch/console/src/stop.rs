@@ -28,7 +28,8 @@ pub struct Stop<'a> {
     pub ranks: &'a [u32],
     /// Time until SIGKILL.
     pub left: Duration,
-    /// Time that the first request grants; the second one leaves at most a quarter of it.
+    /// Time that the first request grants.
+    /// The second request leaves at most a quarter of it.
     pub shutdown_timeout: Duration,
 }
 

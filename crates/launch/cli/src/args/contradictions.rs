@@ -84,7 +84,8 @@ fn only_in(variable: &str, typed: &[String]) -> String {
     format!("{} from {MERGED_VARIABLE}", only.join(", "))
 }
 
-/// Resolves `--standalone` with several nodes: a typed flag overrides an inherited one.
+/// Resolves `--standalone` with several nodes.
+/// A typed flag overrides an inherited one.
 fn standalone(line: &mut Normalised) -> Option<String> {
     let flag = "--standalone";
     let is_nodes = |word: &OsString| word.to_string_lossy().starts_with("--nnodes=");

@@ -2,8 +2,8 @@
 //!
 //! A launch has three processes besides the workers. The user starts the keeper, which starts the
 //! guard. The guard starts the agent, may restart a killed agent, and kills the remaining processes
-//! at the end. The keeper reports an agent that was killed for good. The agent does everything
-//! else. See `rdzv_agent`.
+//! at the end. The keeper reports an agent that was killed and not restarted. The agent does
+//! everything else. See `rdzv_agent`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;

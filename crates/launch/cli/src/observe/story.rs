@@ -39,7 +39,7 @@ pub(crate) struct Story {
     stops: u32,
     /// `true` once a line has reported that the workers are killed.
     is_timed_out: bool,
-    /// `true` if a worker has received a closing signal since the last rendezvous began.
+    /// `true` if a worker has received a closing signal since the last rendezvous.
     is_closing: bool,
     /// Number of workers that were killed after a signal ended the run.
     killed: u32,

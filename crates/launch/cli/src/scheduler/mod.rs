@@ -146,7 +146,7 @@ pub(crate) fn scheduled(
     step.settings(&variables, given)
 }
 
-/// Returns only warnings: in a batch script, an `salloc` shell, or without a job.
+/// Returns warnings only: for a batch script, an `salloc` shell, or no job.
 fn outside_of_a_step(
     variables: &Variables<'_>,
     given: impl Fn(&str) -> Option<String>,

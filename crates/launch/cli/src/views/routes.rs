@@ -31,7 +31,7 @@ pub(crate) fn routes(server: JobServer) -> Router {
         .with_state(server)
 }
 
-/// Answers `GET /events` until the run ends, or the viewer exits or is too slow.
+/// Answers `GET /events` until the run ends, or the viewer exits or is slow.
 async fn events(State(server): State<JobServer>) -> Response {
     let Some((viewer, job, mut messages)) = server.attach() else {
         let text = format!("{MOST_VIEWERS} viewers are attached to this agent already\n");

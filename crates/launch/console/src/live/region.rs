@@ -84,7 +84,8 @@ impl Region {
         self.draw(lines, rows)
     }
 
-    /// Forgets the rows, which stay on the screen; further output begins at the cursor.
+    /// Forgets the rows, which stay on the screen.
+    /// Further output begins at the cursor.
     pub fn abandon(&mut self) {
         self.rows.clear();
         self.lengths.clear();
