@@ -141,7 +141,7 @@ impl RendezvousArgs {
 }
 
 impl StaticArgs {
-    /// Returns the specified address of this node; `None` without one, or if empty.
+    /// Returns `--local-addr`; `None` if it is not specified or empty.
     pub(super) fn local_addr(&self) -> Option<String> {
         let address = bare_host(self.local_addr.as_deref()?);
         (!address.is_empty()).then(|| address.to_owned())

@@ -1,4 +1,4 @@
-//! The verdict as JSON, for `--report` and for commands.
+//! The verdict as JSON, for `--report` and the hooks.
 //!
 //! `docs/report.md` describes the keys.
 
