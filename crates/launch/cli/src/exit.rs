@@ -65,7 +65,7 @@ impl From<Exit> for ExitCode {
 pub(crate) enum ExitCodes {
     /// The codes of `torchrun`, 0 or 1, and 75, 77 and those of signals.
     Launcher,
-    /// The code of the first failure.
+    /// The code of the first failure, of the agent's error, or of a signal.
     Worker,
 }
 

@@ -1,7 +1,7 @@
 //! `--explain`: all values with their origins, as a table or as JSON.
 //!
 //! A new flag needs no change here: flags that no section mentions appear at the end. To show a
-//! flag in a section, add a line in the `explain` function of its group in `launch`.
+//! flag in a section, add a line in the `explain` function of its group.
 //! [`Draft::flag`] adds a flag with its own value, [`Draft::setting`] a value derived from a flag,
 //! and [`Draft::line`] a value of another origin.
 
@@ -219,7 +219,7 @@ impl Draft {
         provenance
     }
 
-    /// `true` if the line or a variable sets the flag.
+    /// `true` if the command line or a variable sets the flag.
     pub(crate) fn is_given(&self, id: &str) -> bool {
         self.find(id).given != Given::Default
     }

@@ -38,7 +38,7 @@ const WIDEST: usize = 60;
 
 const NOT_AVAILABLE: &str = "<N/A>";
 
-/// Text for a failure without a recorded traceback.
+/// Text for a failure without a recorded traceback and without a signal.
 const NO_TRACEBACK: &str =
     "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
 

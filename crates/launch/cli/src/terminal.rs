@@ -3,9 +3,9 @@
 //! A reader that exits must not make the program panic. A reader that pauses (`| less`, Ctrl-S)
 //! lets its pipe fill up, and then the next write blocks. The agent must not block, because it
 //! supervises workers. `rdzv store` must not block either, because it serves clients. After
-//! [`start_lines`], callers only queue lines, and a separate thread writes them to stderr (metrics:
-//! to stdout). `rdzv_agent` writes these lines and those that it copies from workers, so that they
-//! never mix.
+//! [`start_lines`], [`complain`] and [`print_line`] only queue lines, and a separate thread writes
+//! them to stderr and stdout. `rdzv_agent` writes these lines and those that it copies from
+//! workers, so that they never mix.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write as _};
@@ -102,8 +102,8 @@ fn queue(write: Write, bytes: &[u8]) {
 
 /// Starts the thread that writes the lines; later lines are queued.
 ///
-/// A process that supervises workers or serves clients calls this function once. If the thread
-/// cannot be started, the callers keep writing the lines themselves.
+/// A process that supervises workers, serves clients or reports a killed agent calls this function
+/// once. If the thread cannot be started, the callers keep writing the lines themselves.
 pub(crate) fn start_lines() {
     let (queue, commands) = channel();
     let thread = thread::Builder::new()
@@ -208,7 +208,7 @@ impl Form {
         }
         let width = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
         Self {
-            // If the width is unknown, 80 columns are assumed.
+            // If the width is unknown or too small, 80 columns are assumed.
             width: Some(if width < LEAST_WIDTH { 80 } else { width }),
             is_coloured: may_be_coloured(std::env::var_os(NO_COLOR), std::env::var_os(TERM)),
         }

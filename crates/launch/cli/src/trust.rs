@@ -1,8 +1,8 @@
 //! Credentials of the job: token, certificates, and clients without any.
 //!
 //! The token is in a file. A token in a variable would be visible in `/proc/PID/environ` of every
-//! process of the launch. So [`hide_variable`] writes it to a private file and executes the program
-//! again without the variable.
+//! process of the launch. So [`hide_variable`] writes it to a private file, unless another variable
+//! names a file, and executes the program again without the variable.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -25,7 +25,7 @@ use crate::exit::{Exit, Refusal};
 use crate::explanation::Draft;
 use crate::terminal::{complain, show};
 
-/// Warning for a run or store without a token.
+/// Warning for a run or store without credentials that other hosts can reach.
 pub(crate) const NO_TOKEN: &str = "this job has no token: anyone who can reach its ports can read, \
                                    change or stop it; create a token with `rdzv token --output \
                                    FILE` and start every node with --token-file FILE";
@@ -163,8 +163,8 @@ pub(crate) fn explain(draft: &mut Draft) {
 
 /// Moves the token from a variable to a private file.
 ///
-/// If there was a token, this program is executed again without the variable. So the function
-/// returns only if no variable contains the token, or with an error.
+/// If the variable is set, this program is executed again without it. So the function returns only
+/// if the variable is not set, or with an error.
 pub(crate) fn hide_variable() -> io::Result<()> {
     let Some(token) = std::env::var_os(RDZV_JOB_TOKEN) else {
         return Ok(());

@@ -14,7 +14,7 @@
 //! rdzv: help: ...
 //! ```
 //!
-//! [`verdict`] is the part of the summary that is also printed above torchrun's report.
+//! [`verdict`] is the form of the summary that is printed above torchrun's report.
 
 use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 use rdzv_core::signal;
@@ -52,9 +52,10 @@ pub struct Failed<'a> {
     pub finality: Option<Finality>,
     /// `true` if this console has shown the stderr of the worker that failed first.
     pub stderr_seen: bool,
-    /// The attempts before the last one.
+    /// Earlier attempts that failed.
     pub attempts: &'a [Attempt],
-    /// Directory with the files of the workers, if they are kept.
+    /// Directory with the output of the worker that failed first.
+    /// `None` if the worker is on another node, or its output is not in files.
     pub logs: Option<String>,
     /// Path of the report, if the user requested one.
     pub report: Option<String>,
@@ -65,7 +66,7 @@ pub struct Failed<'a> {
 /// An attempt that failed and was followed by a restart.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// Number of the attempt, from 1.
+    /// Number of the attempt among those that failed, from 1.
     pub number: u32,
     /// First failure of the attempt on this node, if it is known.
     pub failure: Option<Failure>,
@@ -78,9 +79,9 @@ pub fn first(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 }
 
 /// Returns the verdict; empty if nothing failed.
-/// It consists of the first failure, the end of that worker's stderr, the consequences and the
-/// reason for no restart. `width` is that of a terminal. If it is `None`, no line is wrapped, and
-/// all consequences are listed.
+/// It consists of the first failure, the end of that worker's stderr (unless this console has shown
+/// it), the consequences and the reason for no restart. `width` is that of a terminal. If it is
+/// `None`, no line is wrapped, and all consequences are listed.
 pub fn verdict(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let Some(first) = run.failures.first() else {
         return Vec::new();
@@ -153,7 +154,7 @@ fn not_started(reason: &str) -> String {
 }
 
 /// Limits lines to `rows` rows on a terminal.
-/// The last row ends with an ellipsis.
+/// If rows are cut, the last one ends with an ellipsis.
 fn within(mut lines: Vec<Line>, width: Option<usize>, rows: usize) -> Vec<Line> {
     let Some(width) = width else { return lines };
     if lines.len() > rows {
@@ -256,7 +257,7 @@ fn advice(text: Option<&str>, width: Option<usize>) -> Vec<Line> {
     text.map_or_else(Vec::new, line)
 }
 
-/// Groups failures by cause, in the order of the first failure of each group.
+/// Groups failures by cause and exit, in the order of their first failures.
 fn alike(failures: &[Failure]) -> Vec<Vec<&Failure>> {
     let key = |failure: &Failure| {
         let kind = failure.cause.kind().to_owned();

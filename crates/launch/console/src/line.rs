@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 use textwrap::{Options, WordSplitter};
 
-/// Label in front of each message that rdzv prints.
+/// Label in front of rdzv's messages about a run.
 pub const LABEL: &str = "rdzv: ";
 
 /// Beginning of a line with advice.
@@ -17,7 +17,7 @@ pub enum LineRole {
     Plain,
     /// Something good: a success.
     Good,
-    /// Something that needs attention and does not end the run.
+    /// Something that needs attention and is not a failure.
     Warning,
     /// A failure.
     Error,

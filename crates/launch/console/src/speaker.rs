@@ -1,6 +1,7 @@
 //! The choice of the node that prints the end of a job.
 //!
-//! All nodes may print to the same place, so only one of them prints everything.
+//! All nodes may print to the same output, so one of them prints everything. Nodes with another
+//! error print that error too.
 
 /// The part of the final message that one node prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

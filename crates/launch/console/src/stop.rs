@@ -1,7 +1,7 @@
 //! A signal that ends the run.
 //!
 //! The text names the workers that are still running, the time that they have, and the effect of
-//! the next signal.
+//! the next signal if it has one.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ pub struct Stop<'a> {
     pub ranks: &'a [u32],
     /// Time until SIGKILL.
     pub left: Duration,
-    /// Time that the first request grants; the second one leaves a quarter of it.
+    /// Time that the first request grants.
+    /// The second request leaves at most a quarter of it.
     pub shutdown_timeout: Duration,
 }
 
 impl Stop<'_> {
     /// Returns the sentence.
-    /// It names the workers, the time that they have, and the effect of the next signal.
     pub fn sentence(&self) -> String {
         let again = match self.signal {
             INTERRUPT => "Ctrl-C".to_owned(),

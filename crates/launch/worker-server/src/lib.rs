@@ -110,7 +110,7 @@ impl WorkerServer {
     }
 
     /// Serves at the socket that `TORCH_WORKER_SERVER_SOCKET` names.
-    /// Does nothing if that variable is not set or empty.
+    /// Does nothing if that variable is unset or empty.
     pub fn start_from_environment(self) -> Result<Option<RunningServer>, WorkerServerError> {
         match std::env::var_os(TORCH_WORKER_SERVER_SOCKET).filter(|path| !path.is_empty()) {
             Some(path) => self.start_at(Path::new(&path)).map(Some),
@@ -122,8 +122,8 @@ impl WorkerServer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the path already exists or is too long, or if the socket cannot be
-    /// created.
+    /// Returns an error if the path already exists or is too long, or if the socket or the thread
+    /// cannot be created.
     pub fn start_at(self, path: &Path) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
             address: path.display().to_string(),
@@ -144,7 +144,7 @@ impl WorkerServer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the address cannot be bound.
+    /// Returns an error if the address cannot be bound, or if the thread cannot be started.
     pub fn start_on(self, host: &str, port: u16) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
             address: format!("{host}:{port}"),

@@ -1,4 +1,4 @@
-//! The server thread, which accepts connections and calls handlers.
+//! The server thread, which accepts connections. Other threads call handlers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -50,7 +50,7 @@ pub(super) enum Socket {
     Tcp(TcpListener),
 }
 
-/// Starts the thread; it ends when the other end of `ended` is dropped.
+/// Starts the thread, which ends once the other end of `ended` is dropped.
 pub(super) fn spawn(
     socket: Socket,
     handlers: BTreeMap<String, Handler>,

@@ -1,16 +1,16 @@
 //! The state of every thread of this process, as the kernel sees it.
 //!
 //! A thread cannot read another thread's stack without stopping that thread, and a signal handler
-//! that walks a stack may hang. Four facts about a thread can be read from outside at any time: its
-//! name, its state, the kernel function and the system call in which it waits. They distinguish a
-//! deadlock (all in a futex), a wait for a peer (in `recvfrom` or `poll`) and a computation
-//! (running).
+//! that walks a stack may hang. Four facts about a thread can be read without stopping it: its
+//! name, its state, and, if the kernel shows them, the kernel function and the system call in which
+//! it waits. They distinguish a deadlock (all in a futex), a wait for a peer (in `recvfrom` or
+//! `poll`) and a computation (running).
 
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Returns one line for each thread.
+/// Returns a heading, and one line for each thread.
 pub(super) fn describe() -> String {
     let mut text = format!("Threads of process {}:\n", std::process::id());
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {

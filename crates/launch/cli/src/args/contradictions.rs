@@ -1,7 +1,7 @@
 //! Flags that are given twice, or contradict an inherited variable.
 //!
-//! Only `rdzv run` resolves them. Under the name `torchrun`, the last value of a flag counts, and
-//! the program does not change variables.
+//! Only `rdzv run` resolves them. With the other launchers, the last value of a flag counts, and a
+//! flag overrides its variable, without a warning.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -64,7 +64,7 @@ pub(super) fn settle(
     warnings
 }
 
-/// Returns the options of a variable that the command line does not override.
+/// Describes the options of a variable that the command line does not override.
 fn only_in(variable: &str, typed: &[String]) -> String {
     fn key(option: &str) -> &str {
         option.split('=').next().unwrap_or_default().trim()
@@ -84,7 +84,8 @@ fn only_in(variable: &str, typed: &[String]) -> String {
     format!("{} from {MERGED_VARIABLE}", only.join(", "))
 }
 
-/// Resolves `--standalone` with several nodes: the typed flag wins.
+/// Resolves `--standalone` with several nodes.
+/// A typed flag overrides an inherited one.
 fn standalone(line: &mut Normalised) -> Option<String> {
     let flag = "--standalone";
     let is_nodes = |word: &OsString| word.to_string_lossy().starts_with("--nnodes=");

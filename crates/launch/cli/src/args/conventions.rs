@@ -185,7 +185,7 @@ impl<'a> Known<'a> {
         })
     }
 
-    /// `true` if the next word is the option's value.
+    /// `true` if the option needs a value, which is attached or the next word.
     ///
     /// An option with an optional value takes only an attached value (`--explain=json`).
     fn takes_value(&self) -> bool {

@@ -1,8 +1,8 @@
 //! The help of `rdzv run`.
 //!
 //! `-h` prints one page with the most common flags, and `--help` prints all flags. Both print the
-//! flags in groups. The help of `torchrun` stays one list, in the order of the original.
-//! `rdzv help --json` prints the flags for programs.
+//! flags in groups. The help of the link `torchrun` has torchrun's flags in one list, in the order
+//! of the original. `rdzv help --json` prints the flags for programs.
 
 use std::any::TypeId;
 use std::ffi::OsString;

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::terminal::show;
 
-/// Named values of flags that also accept other text.
+/// Named values of flags for which clap's table lists none.
 const VALUES: [(&str, &[&str]); 8] = [
     ("nproc_per_node", &["cpu", "gpu", "xpu", "auto"]),
     ("rdzv_backend", &["static", "c10d", "etcd", "etcd-v2"]),

@@ -49,7 +49,7 @@ pub(super) struct Ended {
     pub(super) story: Story,
     pub(super) title: String,
     pub(super) logs: LogPlan,
-    /// Signals that the run handled.
+    /// Signals that the run handles.
     pub(super) signals: Vec<i32>,
     /// `true` if the run received one of them, or a notice of preemption.
     pub(super) signalled: bool,
@@ -252,8 +252,9 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
 
 /// Reports the end in rdzv's own style.
 ///
-/// Prints one sentence, or the first failure with its cause and a remedy. Prints nothing if a
-/// signal arrived before the workers were started, or if another node prints the end.
+/// Prints one sentence, or the first failure with its cause and a remedy. A sentence about the
+/// goodput follows if a long run was interrupted. Prints nothing if a signal arrived before the
+/// workers were started, or if another node prints the end.
 fn say_the_end(ended: &Ended, report: &Report) {
     let form = Form::of_stderr();
     let story = &ended.story;
@@ -457,9 +458,10 @@ const FATAL: [&str; 7] = [
     "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS",
 ];
 
-/// Reports in place of a killed agent: on stderr and in the requested files.
+/// Acts in place of a killed agent; the keeper calls this function.
 ///
-/// The keeper calls this function.
+/// Reports the end on stderr and in the requested files, removes the agent from the rendezvous, and
+/// runs the command for failures.
 pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
     let killed_by = end
         .status

@@ -1,6 +1,6 @@
 //! The commands of `rdzv` that are not launchers.
 //!
-//! For an invalid command line, they print one sentence.
+//! For an invalid command line, they print one sentence; `rdzv` alone prints its help.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -146,7 +146,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
     }
 }
 
-/// The commands that start workers.
+/// The commands with the flags of a launcher.
 const LAUNCHERS: [&str; 2] = ["run", "launch-compat"];
 
 /// Returns the table of all commands.

@@ -1,7 +1,7 @@
 //! `rdzv verdict`: computes the result of a job from the reports of its nodes.
 //!
-//! Schedulers use the worst exit code of all nodes as the job's exit code. But a job that lost a
-//! node and continued may have succeeded. The reports of the remaining nodes show whether it did.
+//! A scheduler may use the worst exit code of all nodes as the job's exit code. But a job that lost
+//! a node and continued may have succeeded. The reports of the remaining nodes show whether it did.
 
 use std::fs;
 use std::path::PathBuf;

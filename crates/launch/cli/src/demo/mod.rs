@@ -1,4 +1,6 @@
-//! `rdzv demo`: an elastic training run in which one worker is killed.
+//! `rdzv demo`: an elastic training run.
+//!
+//! Without `--no-kill`, one worker is killed.
 //!
 //! ```text
 //!   rdzv demo (keeper)

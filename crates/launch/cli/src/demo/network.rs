@@ -1,7 +1,7 @@
 //! The model of the demo: a network with one hidden layer.
 //!
 //! The network separates the points of two half-moons. All functions depend only on their
-//! arguments and have a fixed order of operations. Therefore equal ranks always compute equal bits.
+//! arguments and have a fixed order of operations, so a rank computes the same bits in each run.
 
 use std::f32::consts::PI;
 

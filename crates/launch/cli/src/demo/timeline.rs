@@ -1,7 +1,7 @@
 //! The state of the demo: it turns events and reports into lines of output.
 //!
 //! The timeline also decides which worker to kill, and when. The result depends only on the inputs
-//! and their times. The verdict depends only on observed events.
+//! and their times. The verdict depends only on observed events and the outcome of the run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -26,7 +26,7 @@ pub(super) fn resolve(
         .map_err(|error| Raised::new("RuntimeError", error.to_string()).about("--numa-binding"))?;
     let bindings = bindings.unwrap_or_default();
     if args.virtual_local_rank {
-        // Each worker gets one device, so there must be as many devices as workers.
+        // Each worker gets one device, so there must be at least as many devices as workers.
         for local_rank in 0..local_world_size {
             device_of(&lists, LocalRank(local_rank))
                 .map_err(|text| Raised::value_error(text).about("--virtual-local-rank"))?;

@@ -27,7 +27,7 @@ pub(super) const C10D_PORT: u16 = 29400;
 /// All backends; some may not be built in.
 const BACKENDS: [&str; 4] = ["static", "c10d", "etcd", "etcd-v2"];
 
-/// Seconds that static rendezvous waits for the other nodes.
+/// Default number of seconds that static rendezvous waits for the other nodes.
 const STATIC_TIMEOUT: i64 = 900;
 
 /// Flags for the rendezvous of the nodes.
@@ -141,7 +141,7 @@ impl RendezvousArgs {
 }
 
 impl StaticArgs {
-    /// Returns the address of this node; `None` if it is empty.
+    /// Returns `--local-addr`; `None` if it is not specified or empty.
     pub(super) fn local_addr(&self) -> Option<String> {
         let address = bare_host(self.local_addr.as_deref()?);
         (!address.is_empty()).then(|| address.to_owned())

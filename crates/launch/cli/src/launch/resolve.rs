@@ -58,8 +58,8 @@ impl Launch {
 
 /// Resolves a command line.
 ///
-/// Values are checked in the order of `torchrun`. For a line with several mistakes, both programs
-/// therefore report the same one.
+/// Values of torchrun's flags are checked in the order of `torchrun`. If several of them are wrong,
+/// both programs report the same one.
 pub(crate) fn resolve(
     args: &RunArgs,
     called: &Called,

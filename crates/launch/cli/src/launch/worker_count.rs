@@ -41,7 +41,7 @@ pub(super) struct Nodes {
     /// Number of nodes with which a job can start.
     pub(super) least: u32,
     pub(super) most: u32,
-    /// Value of the flag, as typed.
+    /// Value of the flag, as specified.
     pub(super) text: String,
 }
 

@@ -77,7 +77,7 @@ impl Watchers {
     }
 }
 
-/// Opens the observers that the user requested.
+/// Opens the observers of a run, and the resources that the run needs.
 ///
 /// `shown` is `false` if the log level hides events.
 pub(crate) fn open(

@@ -32,7 +32,7 @@ impl Collector for GroupMetrics {
                 gauge.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
             }
         }
-        // An agent that is not a voter counts only the events since its own start.
+        // Only a process that serves the rendezvous knows these events.
         if group.voters.is_some() {
             for (name, help, value) in counters(&group) {
                 let counter = ConstCounter::new(value);

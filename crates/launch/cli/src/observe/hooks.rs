@@ -65,7 +65,7 @@ fn run_command(hook: &Hook, text: &str) -> io::Result<Option<std::process::ExitS
     let exited = watch(&pidfd, &mut output, &mut lines, hook, began);
     // The last line may lack its line feed.
     show(hook, lines.feed(b"\n"));
-    // This also ends the processes that the command has started.
+    // This also ends the processes that the command has left in its group.
     let _ = kill_process_group(group, Signal::KILL);
     // SIGKILL does not end an uninterruptible sleep, so this wait has a limit.
     let _ = poll(
@@ -88,7 +88,7 @@ fn watch(
     began: Instant,
 ) -> io::Result<bool> {
     let (mut buffer, mut is_open) = ([0; 4096], true);
-    // Bytes that a pipe holds. What comes after the exit is of another process.
+    // Bytes that a pipe holds. After the exit, any more bytes are from another process.
     let mut rest = 1 << 16;
     loop {
         let left = hook.limit.saturating_sub(began.elapsed());

@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /` | 200 while the agent's own threads make progress, or 503 with the silent ones |
+//! | `GET /` | 200 while the agent's own threads make progress, or 503; a line for each thread |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
 //! | `GET /` from a browser, `/events`, `/stacks`, `/output` | views of the job: see `views/server` |
@@ -12,7 +12,7 @@
 //!
 //! The health port serves only `/`, without authentication. If the job has a token, all other pages
 //! require the bearer token from peers that do not use loopback. `rdzv token --bearer FILE` prints
-//! it. The Unix socket serves the same pages, only to this user and root.
+//! it. The Unix socket serves the same pages except `/`, only to this user and root.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -86,7 +86,7 @@ impl Listener {
         })
     }
 
-    /// Binds a port on all IPv6 and IPv4 addresses, only for health.
+    /// Binds a port on all addresses, only for health.
     pub(crate) fn health(port: u16) -> io::Result<Self> {
         let bound = Self::bind("::", port, true);
         bound.or_else(|_| Self::bind("0.0.0.0", port, true))
@@ -233,10 +233,10 @@ async fn authorize(
     }
 }
 
-/// `true` if a request over loopback names this machine.
+/// `false` if a request over loopback names another machine.
 ///
-/// Otherwise, a page of another site whose name leads to loopback could read the answer in the
-/// user's browser.
+/// Without this check, a page of another site whose name leads to loopback could read the answer
+/// in the user's browser.
 fn names_this_machine(peer: &SocketAddr, request: &Request) -> bool {
     let host = request.headers().get(header::HOST);
     let Some(host) = host.filter(|_| peer.ip().to_canonical().is_loopback()) else {
@@ -270,7 +270,7 @@ fn refused() -> Response {
     (StatusCode::UNAUTHORIZED, scheme, text).into_response()
 }
 
-/// Answers `GET /`; waits 0.1 s if a thread does not answer immediately.
+/// Answers `GET /`; waits up to 0.1 s for the answers of the threads.
 async fn health(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let mut text = String::new();
     let mut code = StatusCode::OK;
@@ -319,7 +319,7 @@ struct Status {
 
 /// Answers `GET /status`.
 ///
-/// Waits 0.1 s if the thread of the store server does not answer immediately.
+/// Waits up to 0.1 s for the thread of the store server.
 async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let node = sources.job.as_ref().map(JobServer::node);
     let group = sources.group.as_ref().and_then(GroupStatus::look);

@@ -37,9 +37,9 @@ pub(crate) struct Story {
     change: Option<String>,
     requests: StopRequests,
     stops: u32,
-    /// `true` once a line has reported the end of the shutdown timeout.
+    /// `true` once a line has reported that the workers are killed.
     is_timed_out: bool,
-    /// `true` if workers have received a closing signal since the last round.
+    /// `true` if a worker has received a closing signal since the last rendezvous.
     is_closing: bool,
     /// Number of workers that were killed after a signal ended the run.
     killed: u32,

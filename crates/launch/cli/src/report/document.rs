@@ -1,4 +1,6 @@
-//! The verdict as JSON, for `--report`; `docs/report.md` describes the keys.
+//! The verdict as JSON, for `--report` and the hooks.
+//!
+//! `docs/report.md` describes the keys.
 
 use std::collections::BTreeMap;
 use std::slice;

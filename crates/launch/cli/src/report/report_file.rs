@@ -1,4 +1,6 @@
-//! The report file: never partly written, and checked before the run begins.
+//! The report file, which is checked before the run begins.
+//!
+//! A file is never partly written, unlike a pipe or device.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct ReportFile {
     path: PathBuf,
-    /// `true` for a pipe or device, which is written directly and not replaced.
+    /// `true` for a pipe or character device, which is not replaced.
     direct: bool,
 }
 

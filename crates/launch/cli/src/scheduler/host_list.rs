@@ -84,7 +84,7 @@ fn expand(entry: &str) -> Result<Vec<String>, String> {
 
 /// Returns the numbers of a text such as `1-3,07-09`.
 ///
-/// The numbers of a range are as wide as its first number.
+/// The numbers of a range are at least as wide as its first number.
 fn numbers(ranges: &str) -> Result<Vec<String>, String> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

@@ -44,7 +44,7 @@ const PORTS: std::ops::Range<u64> = 20_000..32_000;
 
 /// Option for a short wait for a lost coordinator.
 ///
-/// Slurm does not restart a killed task of a step, so only the keeper can restart a coordinator.
+/// Slurm does not restart a killed task of a step, so only the guard can restart a coordinator.
 const COORDINATOR_TIMEOUT: &str = "coordinator_timeout=5";
 
 /// Settings of a launch from a scheduler.
@@ -108,7 +108,8 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
 /// # Errors
 ///
 /// Fails for a step with several tasks on a node, for values that Slurm does not write, for too
-/// many spare nodes, and for `slurm` outside a step.
+/// many spare nodes, and for `slurm` outside a step. If flags configure the rendezvous, `auto` only
+/// warns about a step that cannot be read.
 pub(crate) fn scheduled(
     scheduler: &str,
     environment: &BTreeMap<OsString, OsString>,
@@ -145,7 +146,7 @@ pub(crate) fn scheduled(
     step.settings(&variables, given)
 }
 
-/// Returns the settings in a batch script, an `salloc` shell, or without a job.
+/// Returns warnings only: for a batch script, an `salloc` shell, or no job.
 fn outside_of_a_step(
     variables: &Variables<'_>,
     given: impl Fn(&str) -> Option<String>,
@@ -261,7 +262,7 @@ struct Step {
     task: u64,
     restart: u64,
     nodes: u64,
-    /// Names of the step's nodes; the first node hosts the rendezvous.
+    /// Names of the step's nodes; the first ones can host the coordinator.
     names: Vec<String>,
     own: String,
 }
@@ -413,9 +414,10 @@ impl Step {
 
     /// Returns the nodes that can host the coordinator.
     ///
-    /// With spare nodes, three nodes can host it, so the job continues after the loss of the first
-    /// node. A group of voters waits at its start until all voters run. A node whose check fails
-    /// never runs, so with `--node-check` there is only one voter, unless `voters` requests more.
+    /// With spare nodes and at least three nodes, three can host it, so the job continues after the
+    /// loss of the first node. A group of voters waits at its start until all voters run. A node
+    /// whose check fails never runs, so with `--node-check` there is only one voter, unless
+    /// `voters` requests more.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
         let asked = given("rdzv_conf").and_then(|options| {
             let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));

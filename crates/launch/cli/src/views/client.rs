@@ -140,7 +140,7 @@ impl JobArgs {
 
 /// Returns the reports of all agents of this user on this machine, by job.
 ///
-/// Asks all agents at the same time, and prints which of them do not answer.
+/// Asks all agents at the same time, and prints which of them do not answer in time.
 pub(crate) fn reports() -> Vec<(PathBuf, NodeReport)> {
     let mut asked = socket::all();
     let (answers, arriving) = channel();

@@ -1,8 +1,9 @@
 //! Views of a running job, and of a job that has ended.
 //!
 //! ```text
-//!   agents ── messages ──► JobServer ── /events ──► Job ─► ps, stacks, logs
-//!   events files ─► NodeReport ───────────────────► Job ─► top, page, Perfetto
+//!   agents ── messages ──► JobServer ── /events ──► Job ─► top, page
+//!                              └─ /status, /stacks, /output ─► ps, stacks, logs
+//!   events files ─► NodeReport ───────────────────► Job ─► page, Perfetto
 //! ```
 //!
 //! | file | holds |

@@ -31,7 +31,7 @@ pub(crate) fn routes(server: JobServer) -> Router {
         .with_state(server)
 }
 
-/// Answers `GET /events` until the viewer closes the connection.
+/// Answers `GET /events` until the run ends, or the viewer exits or is slow.
 async fn events(State(server): State<JobServer>) -> Response {
     let Some((viewer, job, mut messages)) = server.attach() else {
         let text = format!("{MOST_VIEWERS} viewers are attached to this agent already\n");
@@ -49,7 +49,7 @@ async fn events(State(server): State<JobServer>) -> Response {
             let text = match timeout(PERIOD * 5, messages.recv()).await {
                 Ok(Ok(text)) if text.is_empty() => return,
                 Ok(Ok(text)) => format!("data: {text}\n\n"),
-                // The viewer is too slow. It connects again, and gets the whole job.
+                // The viewer is too slow. When it connects again, it gets the whole job.
                 Ok(Err(_)) => return,
                 Err(_) => ":\n\n".to_owned(),
             };

@@ -1,8 +1,9 @@
 //! The agent's side of views: the job as this agent knows it.
 //!
 //! Without a viewer, nothing here wakes up. While a viewer is attached to any agent of the job,
-//! every agent sends the changes of its report once a second, or less often in a job of more than
-//! 800 nodes. The coordinator passes them on to the agents that have a viewer.
+//! every agent sends the changes of its report once a second. In a job of more than 800 nodes,
+//! agents without a viewer send them less often. The coordinator passes them on to the agents that
+//! have a viewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -333,7 +334,7 @@ impl JobServer {
 
     /// Sends the report of the end to the viewers, if there are any.
     ///
-    /// Waits until they have it, at most for the time limit.
+    /// Waits until it has been sent, at most for the time limit.
     pub(crate) fn finish(&self) {
         let (over, is_over) = std::sync::mpsc::sync_channel(1);
         {

@@ -170,8 +170,8 @@ fn replay(records: BTreeMap<String, Vec<Record>>) -> Result<(Job, Offsets), View
 
 /// Returns the time to add to each clock to get that of the first node.
 ///
-/// It is the median over the rounds that two nodes have in common. Each node is compared with that
-/// one of the nodes compared before with which it has the most rounds in common.
+/// It is the median over the rounds that two nodes have in common. Each node is compared with one
+/// of the nodes whose times are known: the one with which it has the most rounds in common.
 fn offsets(records: &BTreeMap<String, Vec<Record>>) -> BTreeMap<&str, f64> {
     let rounds: BTreeMap<&str, BTreeMap<u64, f64>> = records
         .iter()

@@ -16,14 +16,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Pause after which a block ends without the line of the exception.
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
-/// Time after which a block ends in any case.
+/// Time after which the next line ends a block in any case.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// Number of bytes after which a block ends.
 const LARGEST: usize = 64 << 10;
 
 /// The first line of a traceback.
-/// Every line is searched for it, so the search is prepared once.
+/// Nearly every line is searched for it, so the search is prepared once.
 static FIRST_LINE: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new("Traceback (most recent call last):"));
 
@@ -41,7 +41,7 @@ struct Block {
     prefix: Vec<u8>,
     begun: Mono,
     last: Mono,
-    /// `true` if the line with the exception has arrived.
+    /// `true` if the last line may be the one with the exception.
     is_whole: bool,
 }
 

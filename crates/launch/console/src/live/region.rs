@@ -84,7 +84,8 @@ impl Region {
         self.draw(lines, rows)
     }
 
-    /// Leaves the rows on the screen; further output begins below them.
+    /// Forgets the rows, which stay on the screen.
+    /// Further output begins at the cursor.
     pub fn abandon(&mut self) {
         self.rows.clear();
         self.lengths.clear();

@@ -12,8 +12,8 @@ pub struct RankRow<'a> {
 }
 
 /// Returns the rows that fit on the terminal.
-/// There are at most `most` rows of at most `width` columns. Equal rows are folded into one. The
-/// last row counts the workers whose rows do not fit. `label` returns the label of some workers.
+/// There are at most `most` rows of at most `width` columns. Equal rows are folded into one. If
+/// rows do not fit, the last row counts their workers. `label` returns the label of some workers.
 pub fn fold_rows(
     rows: &[RankRow<'_>],
     most: usize,

@@ -1,8 +1,8 @@
 //! One stream of a worker, as finished lines and a row that is redrawn.
 //!
-//! Only the terminal sequences that lines and progress bars need have an effect. They are colours,
-//! `\r`, the cursor up and down and within its line, and erasing. All others (titles, the alternate
-//! screen, absolute positions) are left out, so a worker can change only its own rows.
+//! Only the terminal sequences that lines and progress bars need have an effect. They set colours,
+//! move the cursor up, down and within its line, hide it, or erase. All others (titles, the
+//! alternate screen, absolute rows) are left out, so a worker can change only its own rows.
 //!
 //! A line is finished when the cursor cannot return to it. A plain line is finished immediately.
 //! The cursor may return to rows that were redrawn, and to all rows while it is hidden. Those rows
@@ -44,7 +44,7 @@ struct State {
     column: usize,
     style: Style,
     is_hidden: bool,
-    /// `true` if the last character was `\r`, so the next text redraws the row.
+    /// `true` after `\r` or a backspace, so the next text redraws the row.
     returned: bool,
     /// `true` if the cursor has gone up since the last row was begun.
     went_up: bool,
@@ -123,7 +123,7 @@ impl Screen {
     }
 }
 
-/// `true` if a line contains only characters.
+/// `true` only if a line consists of printable characters.
 fn is_simple(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     // 0xc2 begins the control characters of Latin 1.

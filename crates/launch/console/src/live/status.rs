@@ -39,7 +39,7 @@ pub struct AwaitedText {
 
 impl AwaitedText {
     /// Returns the parts of a row, most important first.
-    /// One part is the remaining time.
+    /// If the wait has a deadline, one part is the remaining time.
     fn parts(&self, now: Mono) -> Vec<Part> {
         // The text contains the remaining time at the time of writing, which is out of date.
         let is_time = |part: &&str| self.deadline.is_some() && part.ends_with(" left");
@@ -143,7 +143,7 @@ impl Status {
 
     /// Returns the next time at which the row changes although no event occurs.
     ///
-    /// The clock of a long run has larger steps, so that an unattended row costs nothing.
+    /// The clock of a long run has larger steps, so that an unattended row costs little.
     pub fn changes_at(&self, now: Mono) -> Mono {
         let elapsed = now.since(self.began);
         let step = clock_step(elapsed);
@@ -155,7 +155,7 @@ impl Status {
         };
         let left = deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
         let second = Duration::from_secs(1);
-        // The remaining time is cut to whole seconds.
+        // The remaining time is cut to whole seconds, except in the last 10 s after a signal.
         let countdown = (!left.is_zero()).then(|| {
             let within = Duration::from_nanos(u64::from(left.subsec_nanos()) + 1);
             now + within.min(second)

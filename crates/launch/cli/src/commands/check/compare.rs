@@ -8,7 +8,7 @@ use super::facts::Facts;
 
 /// Largest accepted difference of a clock, in seconds.
 ///
-/// With a larger difference, the order of events in the logs of several nodes is wrong.
+/// With a larger difference, the order of events in the logs of several nodes can be wrong.
 const CLOCKS_WITHIN: f64 = 2.0;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

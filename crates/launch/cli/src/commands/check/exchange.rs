@@ -1,7 +1,7 @@
 //! Exchange between the nodes of a check, through one store.
 //!
-//! Each node publishes its facts and tries to reach all nodes. The host compares, and publishes the
-//! number of findings, which the other nodes read.
+//! Each node publishes its facts and tries to reach all nodes that have joined. The host compares,
+//! and publishes the number of findings, which the other nodes read.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
@@ -18,7 +18,7 @@ use super::facts::Facts;
 /// Timeout of a connection from one node to another.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Limit for the rest of the check once all nodes have published their facts.
+/// Limit for the rest of the check once this node has read the facts.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Time that the other nodes have to read the last key.
@@ -82,7 +82,7 @@ impl<'a> Exchange<'a> {
 
     /// Reads the values that the expected nodes publish in the remaining time.
     ///
-    /// `what` is the first part of the key. The value is `None` for every other node.
+    /// `what` is the first part of the key. The value is `None` for every node without a value.
     fn read_all<T: serde::de::DeserializeOwned>(
         &self,
         what: &str,
@@ -136,7 +136,9 @@ impl<'a> Exchange<'a> {
         });
     }
 
-    /// Tries to reach all nodes, and reads the clock once all have done so.
+    /// Tries to reach the nodes that have joined, and reads the clock.
+    ///
+    /// Reads the clock once all these nodes are ready, or the time is over.
     pub(super) fn look(&self, all: &[Option<Facts>]) -> Result<(), StoreError> {
         let mut unreachable = BTreeMap::new();
         for facts in all.iter().flatten().filter(|facts| facts.port != 0) {

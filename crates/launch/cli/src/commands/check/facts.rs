@@ -134,7 +134,7 @@ fn nvidia_names() -> String {
     query.args(["--query-gpu=name,driver_version", "--format=csv,noheader"]);
     let mut peers = Command::new("nvidia-smi");
     peers.args(["topo", "-p2p", "r"]);
-    // A missing tool is not a problem, and other failures are reported as problems.
+    // A missing tool is not a problem, and `nvidia` reports a tool that fails.
     described(
         &run(&mut query).unwrap_or_default(),
         &run(&mut peers).unwrap_or_default(),
