@@ -337,7 +337,8 @@ impl<'a> Machine<'a> {
 
     /// Returns the reason why an instruction is refused.
     ///
-    /// A forbidden class that is named in the older way gets a separate error, which shows the name.
+    /// A forbidden class that is named in the older way gets a separate error, which shows its
+    /// name.
     fn refuse(&self, instruction: u8) -> Problem {
         const GLOBAL: u8 = b'c';
         let mut lines = self.input[self.at..].splitn(3, |byte| *byte == b'\n');

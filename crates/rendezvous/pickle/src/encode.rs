@@ -232,7 +232,7 @@ impl Writer {
         self.called();
     }
 
-    /// Writes a call with the tuple on the stack, and remembers the tuple and the result.
+    /// Writes a call with the tuple on the stack; remembers the tuple and result.
     fn called(&mut self) -> Memo {
         self.remember();
         self.out.push(opcode::REDUCE);
