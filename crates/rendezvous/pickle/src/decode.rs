@@ -48,7 +48,7 @@ struct Machine<'a> {
     marks: Vec<usize>,
     memo: Vec<Item<'a>>,
     contents: Vec<Content<'a>>,
-    /// Number of items and pairs in all compounds.
+    /// Number of items in all compounds; a pair of a dict counts as two.
     contained: usize,
 }
 
@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
         Ok(Item::Compound(Compound { kind, number }))
     }
 
-    /// Returns an error unless there is room for `more` items in compounds.
+    /// Counts `more` items in compounds; returns an error if there is no room.
     fn contain(&mut self, more: usize) -> Result<(), Problem> {
         self.contained += more;
         bounded(self.contained, MOST_ITEMS + 1, "items in containers")
@@ -337,7 +337,8 @@ impl<'a> Machine<'a> {
 
     /// Returns the reason why an instruction is refused.
     ///
-    /// The older way to name a class gets a separate error, so that the error can show the name.
+    /// A forbidden class that is named in the older way gets a separate error, which shows its
+    /// name.
     fn refuse(&self, instruction: u8) -> Problem {
         const GLOBAL: u8 = b'c';
         let mut lines = self.input[self.at..].splitn(3, |byte| *byte == b'\n');
@@ -380,9 +381,9 @@ const DAY: i128 = 86_400_000_000;
 
 /// Executes one of the calls that a pickle may make.
 ///
-/// Each call has one form and one result, and runs no other code: `datetime(ten bytes)`,
-/// `datetime(ten bytes, zone)`, `timezone(duration)`, `timedelta(days, s, µs)`. Returns `None` if
-/// the class does not accept these arguments.
+/// These are the calls: `datetime(ten bytes)`, `datetime(ten bytes, zone)`, `timezone(duration)`,
+/// `timedelta(days, s, µs)`. They run no other code. Returns `None` for any other call, or if a
+/// value is out of range.
 fn call<'a>(class: Class, arguments: &[Item<'a>]) -> Option<Item<'a>> {
     match (class, arguments) {
         (Class::Datetime, [Item::Bytes(bytes), zone @ ..]) => {

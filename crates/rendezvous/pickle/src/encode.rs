@@ -16,7 +16,7 @@ const FRAME_TARGET: usize = 64 << 10;
 /// Length of a frame's head: the instruction and the length.
 const FRAME_HEAD: usize = 9;
 
-/// Maximum number of items that one instruction adds to a compound.
+/// Maximum number of items or pairs that one instruction adds to a compound.
 const BATCH: usize = 1000;
 
 const DAY: i128 = 86_400_000_000;
@@ -170,7 +170,7 @@ impl Writer {
         self.remember()
     }
 
-    /// Gives the last instance the attributes in the dict that was written last.
+    /// Gives an instance the attributes in the dict that was written after it.
     pub fn build(&mut self) {
         self.out.push(opcode::BUILD);
     }
@@ -232,7 +232,7 @@ impl Writer {
         self.called();
     }
 
-    /// Remembers the tuple on the stack, and the result of the call that uses it.
+    /// Writes a call with the tuple on the stack; remembers the tuple and result.
     fn called(&mut self) -> Memo {
         self.remember();
         self.out.push(opcode::REDUCE);

@@ -1,8 +1,8 @@
 //! Instructions that occur in the state of a rendezvous, for protocols 4 and 5.
 //!
 //! Other instructions that name classes, call by keyword, or build instances are absent on purpose:
-//! the machine refuses every unlisted instruction. Some plain data is listed for attributes of
-//! later PyTorch releases, which do not use it today: floats, lists, longer tuples and long bytes.
+//! the machine refuses every unlisted instruction. Some plain data does not occur today, but is
+//! listed for attributes of later PyTorch releases: floats, lists, longer tuples and long bytes.
 
 /// Version of the format; one byte follows.
 pub const PROTO: u8 = 0x80;

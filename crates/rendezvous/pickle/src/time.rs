@@ -45,7 +45,7 @@ impl Time {
         Wall::from_unix_micros(self.shown.saturating_sub(self.zone.unwrap_or(0)))
     }
 
-    /// Decodes Python's ten bytes; `None` if no calendar has such a day or time.
+    /// Decodes Python's ten bytes; `None` if Python has no such day or time.
     pub(super) fn shown_by(bytes: &[u8]) -> Option<i64> {
         let &[y1, y0, month, day, hour, minute, second, m2, m1, m0] = bytes else {
             return None;

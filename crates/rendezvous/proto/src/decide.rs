@@ -7,8 +7,8 @@
 //!
 //! Some rules are specific to rdzv. They are compatible with agents of torchrun:
 //!
-//! * If a complete round lost a node before an agent saw it, the agent does not join that round,
-//!   because its ranks have a gap or are too few. The agent waits for the next round instead.
+//! * A complete round may have lost a node before an agent saw it. If its ranks then have a gap or
+//!   are too few, the agent does not join that round. The agent waits for the next round instead.
 //! * A round after a change is complete as soon as [all expected
 //!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, the
 //!   last call seems to have ended.
@@ -19,7 +19,8 @@
 //!   slow.
 //! * A waiting agent becomes a spare if the round fills up before the agent gets in. Agents of
 //!   torchrun keep waiting, which makes all other agents restart again and again.
-//! * An agent that leaves permanently leaves every list, not only the participants.
+//! * An agent that leaves permanently leaves every list, not only the participants, unless the run
+//!   is closed.
 
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ pub enum Action {
     RemoveFromParticipants,
     /// Stop waiting for the next round.
     RemoveFromWaitList,
-    /// Stop being a spare. The join timeout starts from zero.
+    /// Stop being a spare. In a join, the timeout starts from zero.
     RemoveFromRedundancyList,
     /// Complete the round: give every participant a rank.
     MarkComplete,

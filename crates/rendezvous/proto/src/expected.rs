@@ -16,10 +16,11 @@ const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 /// Nodes that this agent saw in the lists of the last complete round.
 ///
 /// When nodes leave that round because of a change, each of them joins again immediately or never.
-/// Until it has joined, it is in the wait list. So the next round is complete when the last of
-/// these nodes has joined, and needs no last call. A new node that no list contained finds a
-/// complete round and waits for the next one, as it would after a last call. An agent that did not
-/// see the previous round expects no nodes, and waits for the end of the last call.
+/// Until it has joined, it is in the wait list, or in no list for a moment. So the next round is
+/// complete when the last of these nodes has joined, and needs no last call. A new node that no
+/// list contained finds a complete round and waits for the next one, as it would after a last call.
+/// An agent that did not see the previous round expects no nodes, and waits for the end of the last
+/// call.
 #[derive(Debug, Default)]
 pub struct Expected {
     /// The last complete round that this agent saw.

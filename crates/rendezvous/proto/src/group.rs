@@ -31,7 +31,7 @@ pub struct VoterGroupView {
     pub waiting: Option<Wait>,
     /// Number of elections that the process has seen.
     pub elections: u64,
-    /// Number of times that the group has restarted without its log.
+    /// Number of known times that the group has restarted without its log.
     pub takeovers: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct VoterView {
     pub state: VoterState,
     /// Time since the member's last message to this process.
     ///
-    /// Followers send messages only to their leader.
+    /// Followers that have a leader usually send messages only to it.
     #[serde(rename = "last_heard_s", serialize_with = "seconds")]
     pub last_heard: Option<Duration>,
     /// Number of log entries that the member lacks. Only the leader knows it.

@@ -1,4 +1,4 @@
-//! Messages while a restarted coordinator waits for members of its last round.
+//! Messages while a coordinator waits for members of the last round.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,11 +17,11 @@ pub struct Recovering {
     pub round: u64,
     /// Number of its participants.
     pub size: u32,
-    /// Group ranks that the coordinator waits for; empty if the recovery has ended.
+    /// Group ranks that the coordinator waits for.
     pub missing: Vec<u32>,
     /// Time since the recovery began.
     ///
-    /// If all participants are silent, it is the time since the last of them was lost.
+    /// If all participants are silent, it is the time since this coordinator began to wait.
     pub elapsed: Duration,
     /// Time until the missing agents are lost; `None` without a limit.
     pub left: Option<Duration>,

@@ -43,9 +43,9 @@ pub struct Settings {
     /// A native agent sends it immediately. An agent of torchrun needs a second to notice that the
     /// round is complete, and may have to start a server.
     pub master_timeout: Duration,
-    /// Time for which an agent tries to close the run (30 s).
+    /// Time to close the run, or to leave a shared state (30 s).
     pub close_timeout: Duration,
-    /// Time between heartbeats (5 s).
+    /// Maximum time between heartbeats (5 s).
     pub keep_alive_interval: Duration,
     /// Number of missed heartbeats after which a node is lost (3).
     pub keep_alive_max_attempt: u32,

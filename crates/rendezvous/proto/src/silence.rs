@@ -14,14 +14,14 @@
 //! Only the kernel detects a silent machine: the other kernel has not acknowledged the sent data
 //! for some time. A process that is stopped, or gets no processor time, is not silent in this
 //! sense, because its kernel still acknowledges. The coordinator notices its missing heartbeats
-//! after `keep_alive_interval` times `keep_alive_max_attempt`.
+//! after `keep_alive_interval` times `keep_alive_max_attempt`, at the earliest.
 //!
 //! The agent is lost if its connection ended in this way, it did not reattach within
 //! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and its last message is older than L.
 //! The last condition is necessary because Linux adds an earlier outage to the next one. So a
 //! machine that is silent for less than L is not lost, unless `keep_alive_interval` times
-//! `keep_alive_max_attempt` is shorter. Agents notice a silent coordinator sooner. They reattach to
-//! another coordinator before that coordinator could declare them lost.
+//! `keep_alive_max_attempt` is shorter. Agents notice a silent coordinator sooner. If there are
+//! voters, agents reattach to another coordinator before that coordinator could declare them lost.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(crate) fn unacknowledged(node_timeout: Duration) -> Duration {
 
 /// Returns the time after which an agent asks a quiet coordinator.
 ///
-/// After the same time without an answer, the agent asks the other voters.
+/// After the same time without an answer, the agent asks the other voters, if there are any.
 pub(crate) fn ask(node_timeout: Duration) -> Duration {
     node_timeout / 3
 }

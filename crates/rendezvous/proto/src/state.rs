@@ -48,7 +48,7 @@ pub struct RendezvousState {
     pub round: u64,
     /// `true` if the round is complete.
     pub complete: bool,
-    /// End of the last call; `None` until the round has enough nodes.
+    /// End of the last call; `None` if there is none.
     pub deadline: Option<Wall>,
     /// `true` if the run is over. A closed run never opens again.
     pub closed: bool,

@@ -57,7 +57,7 @@ pub struct Waiting {
     pub min_nodes: u32,
     /// Maximum number of nodes of a round.
     pub max_nodes: u32,
-    /// Time until the join fails.
+    /// Time until the join fails, unless this node is a spare.
     pub left: Duration,
 }
 

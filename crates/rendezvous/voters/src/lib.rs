@@ -12,14 +12,15 @@
 //! of the group runs the coordinator, and the coordinator's epoch is the term. A new coordinator
 //! starts from the record and learns the rest from the agents that reattach, like a coordinator
 //! that was restarted. No event that follows from a change of the record reaches an agent before
-//! that change is committed. Every later coordinator therefore knows the last announced round.
+//! that change is committed. Every later coordinator of the group therefore knows the last
+//! announced round.
 //!
 //! **One group.** A process is in at most one group. It draws a random id at its start, and another
 //! one when it leaves a group. The process at the first endpoint founds a group after every other
-//! endpoint has reported that it is in no group. A group decides with more than half of its ids.
-//! Two groups that both decide would each need more than half of the endpoints, and so one process
-//! in both. A process that restarts after its death has a new id and knows nothing. While a live
-//! process is a member of the old group, no process founds another group.
+//! endpoint has reported that it is in no group. A group decides with more than half of its ids. Of
+//! two groups with all their voters, each needs more than half of the endpoints to decide, and so
+//! one process in both. A process that restarts after its death has a new id and knows nothing.
+//! While a live process is a member of the old group, no process founds another group.
 //!
 //! **A new process at an endpoint.** A new process at the endpoint of a member proves that the old
 //! process has ended. The leader lets the new process learn the log, and then vote in place of the
@@ -89,7 +90,7 @@ pub struct Settings {
     ///
     /// `None` if the agent has no keeper process, or if there is no agent.
     pub agent: Option<u64>,
-    /// Seed of the random ids of this process and of the groups that it founds.
+    /// Seed of the random ids of this process, and of groups with a list.
     ///
     /// The process draws the seed at its start, so that its ids differ from all others.
     pub seed: u64,
@@ -97,7 +98,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// Time after which a silent machine is lost.
     ///
-    /// The group elects another leader in about a third of this time.
+    /// If the leader is silent, the group elects another one in about a third of this time.
     pub node_timeout: Duration,
     /// Rules that are in force: all of them, except in a simulation.
     pub rules: Rules<Rule>,
@@ -148,7 +149,7 @@ impl Settings {
 /// Action that a voter requests from its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Output of the coordinator here, except a record.
+    /// Output of the coordinator here, except a record; or a close by the voter.
     Coordinator(coordinator::Output),
     /// Send a frame to the process at an endpoint.
     ///
@@ -214,7 +215,7 @@ pub enum Fact {
         /// Current term.
         term: u64,
     },
-    /// The voters have lost contact with the coordinator.
+    /// This voter no longer knows a leader, and the voters elect another one.
     Leaderless {
         /// Endpoint of the lost coordinator.
         coordinator: String,

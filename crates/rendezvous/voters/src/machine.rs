@@ -29,12 +29,13 @@ const REVIEW: Duration = Duration::from_millis(50);
 
 /// Time for which a group must look lost before its members leave it.
 ///
-/// A majority that this member does not know would elect a leader within this time.
+/// With the default `node_timeout`, a majority that this member does not know would elect a leader
+/// within this time.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 
-/// Bit that marks a consensus token as a question of the coordinator.
+/// Bit that marks the token of a confirmation as a question of the coordinator.
 ///
-/// Tokens without it are terms.
+/// Without the bit, such a token is a term.
 const QUESTION: u64 = 1 << 63;
 
 /// One voter of a group.
@@ -49,7 +50,7 @@ pub struct Voter {
     /// Number of groups that were lost before the current or the next group.
     epoch: u32,
     peers: Peers,
-    /// The group of this process; `None` before the process enters one.
+    /// The group of this process; `None` while it is in no group.
     group: Option<Group>,
     /// The coordinator, if this voter leads.
     coordinator: Option<Coordinator>,
@@ -61,7 +62,7 @@ pub struct Voter {
     /// Questions of the coordinator to the group, and the group's answers.
     questions: Vec<u64>,
     answers: Vec<(u64, bool)>,
-    /// Time of the coordinator's start, or of its last proposal.
+    /// Time of the coordinator's start, last proposal or last handover attempt.
     decided: Mono,
     /// Time until which an ending process waits for its removal from the group.
     ending: Option<Mono>,
@@ -95,7 +96,7 @@ struct Group {
     ///
     /// Empty if this process is none of them, or if agents may join the group.
     founders: Vec<VoterId>,
-    /// Address of the member that invited this process; empty if none did.
+    /// Address of the member that invited this process; empty for a first voter.
     inviter: String,
     /// Committed records of the runs.
     runs: BTreeMap<String, RunNote>,
@@ -105,7 +106,7 @@ struct Group {
     announced: Option<usize>,
     leader: Option<usize>,
     voters: BTreeSet<VoterId>,
-    /// All voters that the group has had until now.
+    /// Voters that this process has seen in the group; used only with a list.
     have_voted: BTreeSet<VoterId>,
 }
 
@@ -181,10 +182,10 @@ impl Voter {
 
     /// Returns the coordinator's endpoint, if this voter knows it.
     ///
-    /// An open voter without a group returns the endpoint of a member, which knows the coordinator.
+    /// An open voter without a group returns the endpoint of a member of a group, which the caller
+    /// can ask.
     pub fn coordinator(&self) -> Option<&str> {
         if self.group.is_none() && self.open.is_some() {
-            // Every member of a group knows the coordinator.
             let mut others = self.peers.all_present();
             let (index, _) = others.find(|(_, peer)| peer.group != 0)?;
             return self.settings.endpoints.get(index).map(String::as_str);
@@ -430,7 +431,7 @@ impl Voter {
         }
     }
 
-    /// Ends an unfinished handover; the agents then search for another coordinator.
+    /// Ends without a handover; agents of the coordinator here search for another.
     pub(super) fn give_up_hand_over(&mut self) {
         self.step_down(self.role().map_or(0, |role| role.term));
         self.retire();

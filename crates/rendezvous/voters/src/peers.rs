@@ -15,7 +15,7 @@ pub(super) struct Peer {
     pub(super) group: u128,
     /// Number of groups that were lost before, as far as the process knows.
     pub(super) epoch: u32,
-    /// Number of rounds that it knows, in a group that agents may join.
+    /// Highest announced round that it knows plus 1; 0 with a list.
     ///
     /// `applied` is the position in the log that it has applied or remembers. `votes` is `true` if
     /// it votes there.
@@ -42,7 +42,7 @@ pub(super) struct Peers {
     ended: BTreeSet<VoterId>,
     /// Addresses of processes, including those that have ended.
     addresses: BTreeMap<VoterId, String>,
-    /// Other members that the process at an endpoint remembers, by endpoint index.
+    /// Other voters that the process at an endpoint remembers, by endpoint index.
     remembered: BTreeMap<usize, Vec<String>>,
 }
 
@@ -108,7 +108,7 @@ impl Peers {
         Some(peer.voter)
     }
 
-    /// Time since which a process has no connection; `None` if it has one.
+    /// Time since which a process has had no connection; `None` if it has one.
     pub(super) fn absent_since(&self, voter: VoterId) -> Option<Mono> {
         let mut peers = self.peers.values();
         match peers.find(|peer| peer.voter == voter) {
@@ -160,7 +160,7 @@ impl Peers {
         found.copied()
     }
 
-    /// Stores the members that a process outside a group remembers.
+    /// Stores the voters that a process outside a group remembers.
     pub(super) fn reports(&mut self, connection: ConnId, others: Vec<String>) {
         let mut peers = self.peers.iter();
         let peer = peers.find(|(_, peer)| peer.connection == Some(connection));
@@ -169,7 +169,7 @@ impl Peers {
         }
     }
 
-    /// Members that the process at an endpoint remembers.
+    /// Voters that the process at an endpoint remembers.
     pub(super) fn remembers(&self, index: usize) -> &[String] {
         self.remembered.get(&index).map_or(&[], Vec::as_slice)
     }
@@ -224,8 +224,8 @@ impl Peers {
     /// Returns every process that is, or could be, a member of the group.
     ///
     /// A member that has announced its end counts as lost, and its replacement need not wait. A
-    /// member has also ended if another process is at its endpoint, or if `is_gone` returns a
-    /// duration.
+    /// member without a connection also counts as lost if another process is at its endpoint, or if
+    /// `is_gone` returns a duration.
     pub(super) fn candidates(
         &self,
         group: u128,

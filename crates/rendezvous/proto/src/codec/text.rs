@@ -22,7 +22,7 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
 
 /// Decodes a base64 value, ignoring bytes that are not digits.
 ///
-/// Fails if the digits do not form whole groups.
+/// Fails if the digits and their padding do not form whole groups.
 pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
     // Usually, there is nothing to ignore.
     if let Ok(bytes) = BASE64_STANDARD.decode(value) {

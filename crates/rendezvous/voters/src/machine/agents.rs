@@ -10,7 +10,7 @@ use rdzv_core::time::Mono;
 
 /// Time within which an invited agent introduces itself as a voter.
 ///
-/// After that, the leader invites another agent.
+/// After that, the leader invites another agent, or the same one again.
 const INVITED_FOR: Duration = Duration::from_secs(2);
 
 /// Maximum number of invitations to one agent.

@@ -121,7 +121,7 @@ impl Voter {
                 }
             }
             consensus::Output::Note(_) => self.members_changed(group),
-            // A leader without confirmation no longer leads. The next review retries a change.
+            // A voter without confirmation does not lead. The next review retries a change.
             consensus::Output::Unconfirmed(_) | consensus::Output::Unchanged(_) => {}
         }
     }
@@ -163,7 +163,7 @@ impl Voter {
         }
     }
 
-    /// Logs the location of the coordinator if it has changed.
+    /// Logs another coordinator than the last one, or the loss of the coordinator.
     fn announce_leader(&mut self, group: &mut Group, role: &Role) {
         let index = match role.leader {
             // This process logs its own leadership when its coordinator starts.
@@ -206,7 +206,9 @@ impl Voter {
         endpoint.unwrap_or_default()
     }
 
-    /// Logs an event of the group, unless all its runs are over.
+    /// Logs an event of the group.
+    ///
+    /// Logs nothing if all its runs are over, or if this voter has retired.
     pub(super) fn log(&mut self, group: &Group, fact: Fact) {
         if !group.is_over() && !self.has_retired {
             self.outbox.push(Output::Log(fact));
@@ -238,8 +240,8 @@ impl Voter {
             runs,
             ..Note::default()
         };
-        // The record is complete about earlier coordinators of this group, so nothing must be taken
-        // over.
+        // Unless this process founded its group alone, the replicated record is complete about
+        // earlier coordinators of the group, so nothing must be taken over.
         let heard = group.consensus.role().heard;
         let origin = match alone {
             Some((origin, _)) => origin,
@@ -294,7 +296,7 @@ impl Voter {
             return self.retire();
         }
         if is_deserted {
-            // Without the others, this voter can no longer decide anything.
+            // Without a connected member, this voter cannot hand over.
             return self.give_up_hand_over();
         }
         self.ending = Some(now.mono + HAND_OVER_WITHIN);
@@ -308,7 +310,7 @@ impl Voter {
             return;
         }
         self.ending = None;
-        // The only voter continues without others. It keeps its record, because it may still be
+        // The only member continues without others. It keeps its record, because it may still be
         // killed and followed by another process.
         if !self.is_alone() || !self.settings.rules.has(Rule::LastVoterRecords) {
             self.gate.open();

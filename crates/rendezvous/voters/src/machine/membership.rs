@@ -259,7 +259,7 @@ impl Voter {
         let staying = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let staying: Vec<VoterId> = staying.map(|(_, peer)| peer.voter).collect();
         let is_expected = match (configuration.voters.len(), &staying[..]) {
-            // With two processes, one votes and the other one learns.
+            // Beside a single voter, the only other process learns.
             (1, [other]) => configuration.has(*other),
             _ => {
                 configuration.learners.is_empty()
@@ -356,9 +356,9 @@ impl Voter {
         }
     }
 
-    /// Leaves a group that can never decide again, to found another one.
+    /// Leaves a group that can never decide again.
     ///
-    /// This process then behaves as if it had restarted.
+    /// With a list, this process then behaves as if it had restarted.
     pub(super) fn give_up_if_lost(&mut self, now: Now) {
         if self.open.is_some() {
             return self.leave_if_lost(now);
@@ -367,7 +367,7 @@ impl Voter {
             return;
         };
         let (alive, configuration) = (self.all_connected(), group.consensus.configuration());
-        // A member that knows no voter cannot tell whether the voters could elect a leader.
+        // A member that has not learned the voters yet has no majority.
         let has_majority = !configuration.voters.is_empty() && configuration.is_majority(&alive);
         let is_lost = alive.len() == self.settings.endpoints.len()
             && group.consensus.role().leader.is_none()

@@ -70,9 +70,9 @@ pub(super) struct OpenGroup {
     announced_members: Vec<(Option<VoterId>, String)>,
     /// Time since which this process leads.
     leads_since: Mono,
-    /// `true` if members or known rounds have changed since the last message.
+    /// `true` if members may have changed since the last message about them.
     has_changed: bool,
-    /// Number of rounds in the last greeting, and `true` if its sender was a voter.
+    /// Known rounds at the last check, and `true` if this process was a voter.
     greeted: (u32, bool),
 }
 
@@ -102,7 +102,7 @@ impl OpenGroup {
         (self.memory, self.origin) = (memory, Origin::default());
     }
 
-    /// Returns the origin of the first coordinator here, once.
+    /// Returns the origin of a coordinator that follows no replicated log, once.
     ///
     /// The flag is `true` if its knowledge is partial.
     pub(super) fn origin(&mut self) -> Option<(Origin, bool)> {
@@ -136,13 +136,13 @@ fn host_hash(bytes: &[u8]) -> u64 {
 }
 
 impl Voter {
-    /// `true` if the voter must start its group at the first input.
+    /// `true` if the voter must found or remember a group at the first input.
     pub(super) fn has_to_begin(&self) -> bool {
         let start = self.open.as_ref().and_then(|open| open.start.as_ref());
         matches!(start, Some(Start::Alone { .. } | Start::Returns { .. }))
     }
 
-    /// Starts the group at the first input: a process that is alone founds it.
+    /// Handles the start at the first input: a process alone founds a group.
     pub(super) fn begin_open(&mut self, now: Now) {
         let Some(open) = &mut self.open else { return };
         match open.start.take() {
@@ -158,7 +158,7 @@ impl Voter {
         }
     }
 
-    /// Founds a group of this process alone, as the successor of another group.
+    /// Founds a group of this process alone, from a record or a memory.
     pub(super) fn go_on_alone(&mut self, now: Now, memory: Memory) {
         let Memory {
             cluster,
@@ -366,7 +366,7 @@ impl Voter {
     /// Handles a list of members.
     ///
     /// Each member connects to all other members in the leader's list. A process outside a group
-    /// sends the members that it remembers.
+    /// sends the voters that it remembers.
     pub(super) fn on_members(
         &mut self,
         now: Now,
@@ -543,8 +543,8 @@ impl Voter {
         if !votes {
             return self.meets_learner(now, theirs);
         }
-        // A member leaves the decision to the others if it does not know the rounds yet, or if it
-        // has other members.
+        // A member that does not know the rounds yet leaves the decision to the others. Only
+        // a coordinator without other members yields to a process outside a group.
         let decides = match group {
             0 => self.coordinates() && self.is_alone(),
             _ => self.coordinates() || rounds > 0,
@@ -559,9 +559,9 @@ impl Voter {
 
     /// Handles a peer that has only learned the rounds of another group.
     ///
-    /// The voters of that group have ended, and a learner does not continue the group. If the
-    /// coordinator here knows no round, it restarts as one that follows a coordinator without a
-    /// record. This way it uses no round number twice.
+    /// The voters of that group may have ended, and a learner does not continue the group. If the
+    /// coordinator here is alone and knows no round, it restarts as one that follows a coordinator
+    /// without a record. This way it uses no round number twice.
     fn meets_learner(&mut self, now: Now, theirs: u32) {
         let term = self.role().map_or(0, |role| role.term);
         let knows_none = self.coordinates() && self.is_alone() && self.rounds() == 0;
@@ -608,6 +608,8 @@ impl Voter {
     }
 
     /// Returns how long a member has had no connection; `None` if it has one.
+    ///
+    /// The time begins when this process starts to lead, at the earliest.
     pub(super) fn gone_for(&self, now: Mono, member: VoterId) -> Option<Duration> {
         let open = self.open.as_ref()?;
         let since = self.peers.absent_since(member)?.max(open.leads_since);

@@ -4,21 +4,21 @@
 //!
 //! A process remembers a group if it was a member, or if the previous process at its address was.
 //! The memory holds the terms, the runs, and the voters of the newest configuration in the log.
-//! Each process sends its memory to the others. The takeover begins once every voter that any of
-//! them remembers is matched by a connected process outside a group. No old member is then alive,
-//! because a listening socket has one owner. The process with the newest memory founds its own
-//! group, in the same cluster and with later terms, and the others join it.
+//! Each process sends the remembered voters to the others. The takeover begins once every voter
+//! that any of them remembers is matched by a connected process outside a group. No voter is then
+//! in the old group, because a listening socket has one owner. The process with the newest memory
+//! founds its own group, in the same cluster and with later terms, and the others join it.
 //!
 //! If a member lost its memory together with its machine, the others may not know every decision.
 //! The situation is then the same as after the end of a coordinator without a record. All
 //! participants of a round must report it, and the next round has a far higher number. This applies
 //! to all coordinators of the new group until it records a round: the old records are outdated.
 //!
-//! No process can miss a newer configuration this way. A configuration comes into force when a
-//! majority of the previous one has it in the log, so one of the matched processes remembers it.
-//! Two processes cannot both continue either. A process may remember an older configuration and be
-//! no member of the newer one. Then the members of the newer one have applied more of the log, and
-//! the process knows of them.
+//! Unless a memory is lost, no process can miss a newer configuration this way. A configuration
+//! comes into force when a majority of the previous one has it in the log, so one of the matched
+//! processes remembers it. Two processes cannot both continue either. A process may remember an
+//! older configuration and be no member of the newer one. Then the members of the newer one have
+//! applied more of the log, and the process knows of them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,7 @@ impl Memory {
         (memory.cluster != 0).then_some(memory)
     }
 
-    /// Marks the records of open runs as outdated.
+    /// Marks the records of runs that are not over as outdated.
     ///
     /// Rounds that this process does not know may have been announced in the group's run. Every
     /// coordinator of the next group finds the mark in the records until it records another round.
