@@ -41,8 +41,8 @@ impl<D: CudaDriver> CudaMemory<D> {
 
     /// Makes later work of a stream of the application wait for the content.
     ///
-    /// When received memory is dropped, it is freed after the work that the stream has at that time.
-    /// The host does not wait.
+    /// Received memory that is dropped is freed after the work that the stream has at that time. The
+    /// host does not wait.
     ///
     /// # Errors
     ///
