@@ -124,7 +124,7 @@ class LaunchConfig:
         rdzv_endpoint (str): ``HOST[:PORT]``; empty for a single node.
         rdzv_backend (str): ``"c10d"`` (torch: ``"etcd"``), ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
         rdzv_configs (dict[str, object] | None): options of the backend.
-        rdzv_timeout (int): the option ``timeout`` in seconds; -1: the default, 900.
+        rdzv_timeout (int): the option ``timeout`` in seconds; -1: that of ``rdzv_configs``, or 900.
         max_restarts (int): maximum number of restarts after failures. Default 3.
         monitor_interval (float): seconds; rdzv checks the value, but does not poll.
         start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
@@ -239,7 +239,7 @@ def worker_flags(source: "Any") -> "dict[str, object]":
 
 
 def rendezvous_flags(backend: str, endpoint: str, options: "dict[str, object]", nodes: int) -> "dict[str, object]":
-    """Flags of a rendezvous; none for a single node without an endpoint."""
+    """Flags of a rendezvous; none for c10d on a single node without an endpoint."""
     if backend == "c10d" and not endpoint and nodes == 1:
         return {}
     flags: "dict[str, object]" = {"rdzv_backend": backend, "rdzv_endpoint": endpoint or None}

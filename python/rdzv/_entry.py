@@ -1,4 +1,4 @@
-"""Program that each worker of :func:`rdzv.launch` runs.
+"""Program that runs a function in each worker of :func:`rdzv.launch`.
 
 It calls one function and writes the value, or the exception, to a file. The interpreter runs this module as a file.
 Imports are most of the cost of starting a worker. This module therefore imports nothing from rdzv. Until the function
@@ -111,7 +111,7 @@ def fill_function(function: "FunctionType", state: "tuple[Any, Any, dict[str, ob
 
 
 def module_by_name(name: str) -> "ModuleType":
-    """Imports a module that a function sent as code uses."""
+    """Imports and returns a module."""
     __import__(name)
     return sys.modules[name]
 

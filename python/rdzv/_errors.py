@@ -6,7 +6,7 @@ if TYPE_CHECKING:
 
 
 class Error(RuntimeError):
-    """Base class of all exceptions that rdzv defines."""
+    """Base class of the errors that rdzv defines."""
 
 
 class StoreError(Error):
@@ -14,7 +14,7 @@ class StoreError(Error):
 
 
 class StoreTimeout(StoreError, TimeoutError):
-    """A key, or a caller of a barrier, did not arrive in time."""
+    """A key, a queue item, a caller of a barrier, or an answer did not arrive in time."""
 
 
 class QueueEmpty(StoreError):

@@ -171,7 +171,7 @@ class Group:
     bfloat16, float32 and float64. complex64 and complex128 support only sums and averages, and
     float8 supports no reductions.
 
-    Every operation raises these errors, besides those that its own text lists. ``TypeError``: the
+    Operations raise these errors, besides those that their own texts list. ``TypeError``: the
     argument is not an array, or its element type or the operator for this type is not supported.
     ``ValueError``: the array is read-only or not contiguous. In both cases nothing is sent, and the
     group stays usable. ``CollectiveError``: the operation failed, and the group is broken; see

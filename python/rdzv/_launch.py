@@ -59,8 +59,8 @@ def launch(
     """Runs a function or a command in several processes and returns the results.
 
     The native ``rdzv run`` supervises the workers, which get ranks and a store (:mod:`rdzv.worker`). After a failure,
-    all workers restart together. No worker outlives the caller. Each worker is a new interpreter with the caller's
-    ``sys.path`` and ``sys.argv``.
+    all workers restart together. No worker outlives the caller. Each worker of a function is a new interpreter with
+    the caller's ``sys.path`` and ``sys.argv``.
 
     Args:
         fn (callable | str | list[str]): a function that can be imported by its name, ``"module:function"``, or a

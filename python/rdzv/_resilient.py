@@ -140,7 +140,7 @@ class Job:
         local_rank (int): rank within the node.
         world_size (int): number of workers.
         kept (list[int]): ranks whose process ran the function in an earlier round, and has state in memory.
-        replaced (list[int]): ranks with a new process; empty in the first round.
+        replaced (list[int]): ranks with a new process; empty if no rank has kept its process.
         reason (str): reason for the end of the previous round; empty in the first round of this process.
         state (dict): objects of this process that the next call of the function finds again.
 
@@ -268,7 +268,7 @@ class Job:
             value (str): value of this worker.
 
         Returns:
-            list[str]: the values in the order of ranks.
+            list[str]: the values in the order of ranks. Without ``--in-process``, only the value of this worker.
         """
         if self._control is None:
             return [value]

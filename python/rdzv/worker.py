@@ -212,8 +212,8 @@ def heartbeat(step: "int | None" = None) -> None:
     """Sends a heartbeat to the launcher: one line through a pipe.
 
     The function does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``) or
-    ``stragglers`` (``--stragglers``). From the first call on, the time limit of the phase ``step`` applies. If the
-    worker exceeds it, the launcher takes the action ``hang_action``.
+    ``stragglers`` (``--stragglers``). With ``heartbeat_timeout``, the time limit of the phase ``step`` applies from
+    the first call on. If the worker exceeds it, the launcher takes the action ``hang_action``.
 
     Args:
         step (int | None): number of the training step. None is the step after the previous one.

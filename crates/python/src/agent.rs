@@ -346,7 +346,9 @@ impl Agent {
 
     /// Runs the agent once, and returns the state and the known failures.
     ///
-    /// `methods` has `start`, `monitor`, `stop` and `shutdown`. This thread calls them.
+    /// `methods` has `start`, `monitor`, `stop` and `shutdown`. With a rendezvous handler in
+    /// Python, it also has `join`, `is_closed`, `set_closed` and `num_nodes_waiting`. This thread
+    /// calls them.
     fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
         let Some(mut agent) = self.agent.lock().take() else {
             return Err(PyRuntimeError::new_err(
@@ -578,7 +580,7 @@ fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
 
 /// Creates the specification from a dictionary.
 ///
-/// Missing keys keep the defaults of the crate.
+/// Missing keys get defaults.
 fn spec_of(settings: &Bound<'_, PyDict>, supervisor: &ProxySupervisor) -> PyResult<WorkerSpec> {
     let text = |key: &str| optional::<String>(settings, key);
     let seconds = |key: &str| {

@@ -14,10 +14,10 @@ use rdzv_lock::{Mutex, RwLock};
 
 use crate::interrupt;
 
-/// Number of forks since the first process that loaded the module.
+/// Number of forks between the process that loaded the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Function that closes the resource behind a Python object, at most once.
+/// Function that closes a resource, at most once.
 type End = Box<dyn FnOnce() + Send>;
 
 /// Functions to call when the interpreter exits, by number.
@@ -190,7 +190,7 @@ impl Drop for Ending {
     }
 }
 
-/// Hook that Python runs in the child of each fork.
+/// Hook that Python runs in the child of a fork.
 #[pyfunction]
 fn after_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -215,13 +215,13 @@ pub(crate) fn end_all(py: Python<'_>) {
     let others = has_other_threads(py).unwrap_or(true);
     py.detach(|| {
         let start = Instant::now();
-        // A thread updates the count while it has the interpreter, and uses the interpreter
-        // afterwards. So there is no event to wait for.
+        // The last use of the interpreter by a thread may come after its update of the count. So
+        // there is no event to wait for.
         while BELOW.load(Ordering::SeqCst) > 0 && start.elapsed() < LEAVING {
             thread::sleep(Duration::from_millis(1));
         }
         if others {
-            // Threads in a call that only has the interpreter get time to finish it.
+            // Threads in a short call, which the count does not include, get time to finish it.
             thread::sleep(SHORT_CALL);
         }
     });
@@ -241,7 +241,7 @@ pub(crate) fn forget_other_threads() {
 ///
 /// The interpreter then waits for its other threads.
 ///
-/// It does so before `atexit`. A program with one thread has not loaded `threading`.
+/// It does so before `atexit`. A program with one thread need not have loaded `threading`.
 ///
 /// An error is the exception of a signal handler: a signal that arrives here runs the handler in
 /// the Python code of `threading`.

@@ -169,7 +169,9 @@ impl Kind {
     }
 }
 
-/// Types by the names of numpy and torch, with code and bits of DLPack, by use.
+/// Types by the names of numpy and torch, with code and bits of DLPack.
+///
+/// The most frequent types come first.
 const TYPES: [(&str, Kind, DLDataTypeCode, u8); 15] = {
     use DLDataTypeCode as Code;
     use ElementType as E;
@@ -581,10 +583,10 @@ impl Torch {
 
 /// Returns the bytes of an argument, shared with the sending connection.
 ///
-/// The argument is `bytes`, a contiguous `memoryview`, a torch tensor, or a block of an arena. Up
-/// to 4 KiB are copied instead, except from a block.
+/// The argument is `bytes`, a contiguous `memoryview`, a torch tensor or its memory, or a block of
+/// an arena. Up to 4 KiB are copied instead, except from a block.
 pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
-    /// Fewer bytes than this are not worth an object that another thread drops.
+    /// Up to this length, a copy costs less than dropping the object elsewhere.
     const FEW: usize = 4 << 10;
     const ARGUMENT: Argument = Argument::new("rpc", "a part");
     if let Ok(block) = object.cast::<ArenaBlock>() {
@@ -658,7 +660,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// M5: makes memory writable if no other owner has it.
+    /// M5: makes memory writable if no other owner has it, or copies it.
     ///
     /// This holds for a buffer of a pool, and for unique bytes. They were received into memory of
     /// this process, unless they are in an arena.

@@ -205,7 +205,7 @@ fn asked<T: Send + 'static>(
     answer.map_err(|error| of_rendezvous(py, &error))
 }
 
-/// Returns the exception of `rdzv.rendezvous` for a failure.
+/// Returns the exception for a failure of a rendezvous.
 pub(crate) fn of_rendezvous(py: Python<'_>, error: &RendezvousError) -> PyErr {
     if let RendezvousError::Argument(text) = error {
         return pyo3::exceptions::PyValueError::new_err(text.clone());

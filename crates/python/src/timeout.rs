@@ -8,7 +8,7 @@ use pyo3::types::PyDelta;
 
 use crate::argument::Object;
 
-/// Duration that means no limit in all crates of rdzv.
+/// Duration that means no limit.
 pub(crate) const FOREVER: Duration = Duration::MAX;
 
 /// Converts a duration for Python; [`FOREVER`] becomes the longest `timedelta`.

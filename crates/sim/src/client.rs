@@ -286,7 +286,7 @@ impl Client {
                 self.expect(State::Cancelling { answered: true }, Shape::Byte);
             }
             (State::Cancelling { .. }, Reply::Byte(WAIT_CANCELED)) => {}
-            // A client that did not wait may have been faster.
+            // Another client may have been faster.
             (State::Popping, Reply::Pop(None)) => {}
             (State::Popping, Reply::Pop(Some(entry))) => {
                 let text = String::from_utf8_lossy(&entry);

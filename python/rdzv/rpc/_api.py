@@ -190,8 +190,8 @@ def rpc_sync(
 ) -> Any:
     """Calls a function on a worker and waits for its result.
 
-    Arrays and tensors in arguments and results are not copied into the message. Do not modify them
-    until the result has arrived.
+    Large arrays and tensors in arguments and results are not copied into the message. Do not modify
+    them until the result has arrived.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.

@@ -21,7 +21,7 @@ class Arena:
 
     Do not modify an array while other workers use it. Its memory becomes free when no worker uses
     it any more. A call also lends torch tensors that share the memory of such an array
-    (``torch.from_numpy``).
+    (``torch.from_numpy``); the callee copies them.
 
     Args:
         bytes (int): size, rounded up to a power of two. The system provides memory on first

@@ -1,8 +1,8 @@
 """Tensors on devices: memory and streams of the framework.
 
-The streams order all work, and no thread waits for a device. A function that another worker calls
-with tensors on a device runs with new current streams. Kept values are complete for the default
-streams.
+The streams order all work, and no thread of Python waits for a device. A blocking function that
+another worker calls with tensors on a device runs with new current streams. Kept values are
+complete for the default streams.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Entry:
 
 
 _entries: dict[str, Entry] = {}
-# By identity: some callables cannot be hashed, and none of these is ever dropped.
+# By identity, because some callables cannot be hashed. `name_of` checks that the function is the same.
 _names: dict[int, str] = {}
 _classes: set[tuple[str, str]] = set()
 

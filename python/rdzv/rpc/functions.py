@@ -20,8 +20,9 @@ __all__ = ["async_execution"]
 def async_execution(fn: Callable[P, Future[R]]) -> Callable[P, R]:
     """Marks a function that returns a :class:`rdzv.rpc.Future`.
 
-    The caller gets the result of that future, and no thread waits for it. Put this decorator below
-    ``@rpc.function``, and below ``@staticmethod`` or ``@classmethod``.
+    The caller gets the result of that future. No thread waits for it, except for a method that is called
+    through a reference. Put this decorator below ``@rpc.function``, and below ``@staticmethod`` or
+    ``@classmethod``.
 
     Args:
         fn (callable): a function that returns a future.

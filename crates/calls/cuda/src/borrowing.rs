@@ -22,7 +22,9 @@ struct Opened {
     size: usize,
     /// `true` if the segment belongs to this process.
     is_own: bool,
-    /// Card that the peer gets back at the close; `None` if it will be closed.
+    /// Card that the peer gets back at the close.
+    ///
+    /// `None` if the segment will be closed after its reads.
     card: Option<Bytes>,
     reads: usize,
     events: BTreeMap<usize, CudaEvent>,

@@ -12,7 +12,7 @@ use crate::wire::{self, Card, LENGTH, Sent};
 /// Maximum size of all cards of a segment that peers have.
 const CARDS: usize = 64 * LENGTH;
 
-/// Limits of the memory that is lent to peers.
+/// Limits of the memory for transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaLimits {
     /// Maximum size of all segments of a device, in bytes.
@@ -258,7 +258,7 @@ impl Lending {
         }
     }
 
-    /// Forgets the segments of a lost peer; a reconnected peer is asked again.
+    /// Forgets the answers of a lost peer; a reconnected peer is asked again.
     pub(crate) fn lost(&mut self, peer: Member) {
         self.met.retain(|(to, _, _), _| *to != peer);
         self.refused.remove(&peer);

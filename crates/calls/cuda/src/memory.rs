@@ -41,7 +41,7 @@ impl<D: CudaDriver> CudaMemory<D> {
 
     /// Makes later work of a stream of the application wait for the content.
     ///
-    /// When the memory is dropped, it is freed after the work that the stream has at that time. The
+    /// Received memory is freed at its drop, after the work that the stream has at that time. The
     /// host does not wait.
     ///
     /// # Errors

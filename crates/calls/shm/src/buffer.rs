@@ -90,7 +90,7 @@ impl PeerBuffer {
     /// # Errors
     ///
     /// [`ShmError::Refused`](crate::ShmError::Refused) if the descriptor is not sealed memory of
-    /// that size.
+    /// that size; [`ShmError::System`](crate::ShmError::System) if the system cannot map it.
     pub fn open(descriptor: &OwnedFd, length: usize) -> Result<Self> {
         sealed::open_to_read(descriptor, length).map(Self)
     }

@@ -9,7 +9,7 @@
 //! | `sleeping` | the flag by which a sleeping side requests a wake-up, so that none is lost |
 //! | `ring` | a stream of bytes in one direction |
 //! | [`pass`] | descriptors sent over a Unix socket, and the identity of the peer |
-//! | [`pair`] | two rings, offered by one process and accepted by another: a [`SharedLink`] |
+//! | [`pair`] | rings that one process offers to another: two (a [`SharedLink`]) or one |
 //! | [`arena`] | memory that peers read in place |
 //! | [`buffer`] | memory that one process writes and many processes copy from |
 //! | [`pool`] | reusable receive buffers |
@@ -20,9 +20,10 @@
 //!
 //! - **A peer can write anything into shared memory at any time.** This side therefore trusts
 //!   nothing that it reads there. It compares positions with the capacity that it has chosen or
-//!   checked. It copies bytes out before it interprets them, and, except for bytes in an arena,
-//!   never creates a reference to bytes that the peer can write. A peer that breaks the protocol is
-//!   an error ([`ShmError::Broken`]). It never causes a panic or an access outside of the memory.
+//!   checked. It copies bytes out before it interprets them, and, except for atomic words and
+//!   bytes in an arena, never creates a reference to bytes that the peer can write. A peer that
+//!   breaks the protocol causes wrong bytes or an error ([`ShmError::Broken`]), but never a panic
+//!   or an access outside of the memory.
 //! - **A peer can take nothing away.** This side maps a descriptor only if it is sealed against
 //!   shrinking, so an access cannot end in SIGBUS.
 //! - **An idle side sleeps**, on a descriptor that `poll` and `epoll` accept beside sockets.

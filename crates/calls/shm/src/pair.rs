@@ -1,4 +1,4 @@
-//! Pairs of rings, one for each direction, offered by one process to another.
+//! Rings that one process offers to another, for both directions or for one.
 //!
 //! ```text
 //!   offerer                                        acceptor
@@ -50,7 +50,7 @@ pub struct Offer<T = SharedLink, const N: usize = DESCRIPTORS> {
 
 /// Offers a link with two rings of this many bytes.
 ///
-/// The capacity is rounded up to a power of two from 4 KiB to 64 MiB.
+/// The capacity is rounded up to a power of two, and limited to 4 KiB to 64 MiB.
 ///
 /// # Errors
 ///

@@ -55,7 +55,7 @@ struct Kept {
 }
 
 impl Pool {
-    /// Returns a buffer of this length, with content from earlier uses.
+    /// Returns a buffer of this length, which may have content from earlier uses.
     ///
     /// As with any allocation, the process ends if the system has no memory left.
     pub fn take(&self, length: usize) -> PooledBuffer {
@@ -209,7 +209,8 @@ enum Memory {
 impl PooledBuffer {
     /// Grows the buffer to this length, at most its planned length.
     ///
-    /// The content stays. `false` if the system has no memory left; the buffer is then unchanged.
+    /// The content stays. `false` if the allocator has no memory left; the buffer then stays
+    /// unchanged.
     #[must_use]
     pub fn grow(&mut self, length: usize) -> bool {
         match &mut self.memory {

@@ -156,7 +156,7 @@ pub enum Denied {
         /// Effective user of this process.
         ours: u32,
     },
-    /// The peer has no process id in this namespace.
+    /// The peer has no process id in this namespace, or has ended.
     #[error("the peer is in a process namespace that is not visible from here")]
     OtherNamespace,
     /// Yama forbids processes from reading each other's memory.

@@ -41,7 +41,7 @@ const BYTES: usize = 4096;
 pub(crate) const SMALLEST: usize = 4096;
 pub(crate) const LARGEST: usize = 64 << 20;
 
-/// Maximum number of bytes to copy before they are published.
+/// Number of copied bytes after which a side publishes its position.
 ///
 /// Both sides can then copy in parallel.
 const STEP: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Memory without a name, sealed before others have it, and its mappings.
+//! Anonymous memory, sealed before others have it, and its mappings.
 //!
 //! A file that can shrink is dangerous: access to a mapped page beyond its end causes SIGBUS. The
 //! seals of a memfd rule that out permanently, and the receiver checks them before it maps.
@@ -30,7 +30,7 @@ pub(crate) enum Pages {
     ///
     /// Otherwise the system would end a process later.
     Reserved,
-    /// The pages are created at the first access.
+    /// The pages are created at the first access, or by [`reserve`].
     ///
     /// Only this process can ever write them.
     OnDemandWrittenHere,

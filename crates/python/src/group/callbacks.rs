@@ -1,4 +1,6 @@
-//! Callbacks at the end of an operation, on the thread of the operations.
+//! Callbacks at the end of an operation.
+//!
+//! They run on the thread of the operations, or immediately if the operation has already ended.
 
 use std::cell::Cell;
 
@@ -18,7 +20,7 @@ pub(super) fn run(group: u64, call: impl FnOnce()) {
 
 /// Refuses to wait for an operation in a callback of the same group.
 ///
-/// The callback runs on the thread of its operations.
+/// The callback may run on the thread of its operations.
 pub(super) fn refuse(group: u64, operation: &str) -> PyResult<()> {
     if INSIDE.get() != group {
         return Ok(());

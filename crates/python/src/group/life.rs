@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use super::Shared;
 
-/// Closes the group, with a warning if an operation was in progress.
+/// Closes the group, with a warning if a collective operation was in progress.
 pub(super) fn end(group: &Shared) {
     let was_busy = match group.queue.try_lock() {
         Some(queue) => queue.as_ref().is_some_and(|queue| !queue.is_empty()),

@@ -1,4 +1,4 @@
-//! Ctrl-C in operations: signal handlers run on the thread of the operation.
+//! Ctrl-C in operations: an operation on the main thread runs signal handlers.
 
 use std::cell::Cell;
 

@@ -59,7 +59,7 @@ pub(super) fn failure(kind: &str, remote: RemoteError) -> RpcError {
     }
 }
 
-/// Returns the failure of a function whose result is kept.
+/// Returns the failure of a function whose result is kept, or of its copy.
 ///
 /// A refusal carries its kind as a number.
 pub(super) fn kept_failure(kind: &str, remote: RemoteError) -> RemoteError {

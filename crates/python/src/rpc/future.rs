@@ -45,7 +45,7 @@ impl Room {
     }
 }
 
-/// Call whose result is reported when it arrives: no thread waits for it.
+/// Call whose result is reported when it arrives: no thread has to wait for it.
 pub(super) struct Pending {
     state: Mutex<State>,
     arrived: Condvar,
@@ -204,7 +204,7 @@ impl RpcFuture {
                 let mut state = pending.state.lock();
                 state.call = Some(call);
                 drop(state);
-                // The call was woken at the same time, and the wake-up found no call.
+                // A wake-up at the same time may have found no call.
                 pending.look();
             }
         });

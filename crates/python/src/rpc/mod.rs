@@ -1,8 +1,8 @@
 //! Calls between workers: the agent below `rdzv.rpc`.
 //!
 //! No thread of Rust attaches to the interpreter, except in calls of a store that is an object of
-//! Python. Arriving calls and completed futures are put into queues, and threads of Python take
-//! them from there. Python manages its threads at the end of the interpreter.
+//! Python. Arriving calls, and completed futures with a watcher, are put into queues, and threads
+//! of Python take them from there. Python manages its threads at the end of the interpreter.
 //!
 //! | file | content |
 //! |---|---|
@@ -531,8 +531,8 @@ impl AgentObject {
 
     /// Shuts the agent down, gracefully within this time, or immediately.
     ///
-    /// Another thread shuts the agent down, so that a signal can end the wait. A signal also stops
-    /// the agent.
+    /// Another thread shuts the agent down, so that an exception of a signal handler can end the
+    /// wait. The agent then stops immediately.
     fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
         let inner = self.0.get()?;

@@ -87,7 +87,7 @@ struct ForeignStore {
     object: Arc<Py<PyAny>>,
     /// Name of the object's class.
     name: String,
-    /// `true` for a subclass of `rdzv.Store`, which has only some methods.
+    /// `true` for a subclass of `rdzv.Store`, which may have only some methods.
     is_subclass: bool,
 }
 

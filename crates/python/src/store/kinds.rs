@@ -25,8 +25,8 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Client of a store server.
 ///
 /// The server is a ``StoreServer``, ``rdzv store``, or PyTorch's own server from 2.5 on. Each
-/// object has one connection. The constructor retries until the server answers, for up to
-/// ``timeout``.
+/// object has one connection. With ``wait``, the constructor retries until the server answers, for
+/// up to ``timeout``.
 ///
 /// Args:
 ///     host (str): name or address of the server's host.
@@ -35,14 +35,14 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///         waits. Default 300.
 ///     wait (bool): True to wait for a server that has not started yet. Default True.
 ///     token (str | bytes | None): the job token, at least 16 bytes. Client and server
-///         prove to each other that they have it, without sending it. Default None: the server must
-///         need none.
+///         prove to each other that they have it, without sending it. Default None: the client
+///         proves nothing.
 ///     tls (dict | None): PEM files: ``certificate`` and ``key`` of this process, and
 ///         ``authorities`` that signed the server's certificate. Default None: no TLS.
 ///
 /// Raises:
-///     StoreError: no connection was made. The text says what answers at the address, or which side
-///         lacks a credential.
+///     StoreError: no connection was made. The text has the cause, for example another service at
+///         the address, or a missing credential.
 ///     ValueError: a token is too short, or a file of ``tls`` cannot be used.
 ///
 /// Example:
@@ -271,10 +271,10 @@ where
     PyClassInitializer::from(StoreObject::new(store, kind)).add_subclass(of)
 }
 
-/// Connects on a separate thread.
+/// Connects, until Ctrl-C ends the wait.
 ///
-/// The reason is that a name lookup and a dial cannot be interrupted. If Ctrl-C ends the wait, that
-/// thread continues until its timeout, and its connection is closed.
+/// A name lookup and a dial cannot be interrupted, so each runs on a separate thread. If Ctrl-C
+/// ends the wait, that thread continues until the system call ends.
 fn connected(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send,

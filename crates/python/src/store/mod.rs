@@ -60,7 +60,7 @@ pub(crate) enum Kind {
     },
     /// The store of a round, which an agent has made.
     Round,
-    /// Store whose class, a subclass of `Store` in Python, has all operations.
+    /// Store of a subclass of `Store` in Python, which has the operations.
     Python,
 }
 
@@ -86,7 +86,7 @@ impl Kind {
 /// Timeouts are seconds or a ``timedelta``; ``None`` means the store's timeout, and ``math.inf``
 /// waits without a limit. Several threads can use a store. Over TCP a wait in one thread delays the
 /// others, so give each thread a ``clone()``. Ctrl-C ends a wait within 200 ms, and the store stays
-/// usable. Every operation raises ``StoreError`` if the connection is lost.
+/// usable. If the connection is lost, operations raise ``StoreError``.
 ///
 /// Example:
 ///     >>> import rdzv
@@ -115,7 +115,9 @@ impl StoreObject {
         store.bind(object.py()).cast::<Self>()?.get().open()
     }
 
-    /// Returns the store, unless it or the one below is closed or foreign.
+    /// Returns the store, unless it or the one below is closed.
+    ///
+    /// The store of another process, and a subclass without the operation, are errors too.
     pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
         match &self.kind {
             Kind::Prefix { under, .. } => drop(under.get().open()?),
@@ -292,7 +294,7 @@ impl StoreObject {
         self.call(py, |store| store.compare_set(key, expected, desired))
     }
 
-    /// Returns True if all keys exist. It never waits.
+    /// Returns True if all keys exist, without waiting for them.
     ///
     /// Args:
     ///     keys (list[str]): the keys.
@@ -583,7 +585,8 @@ impl StoreObject {
 
     /// Closes the store: its connection ends, and a ``FileStore`` leaves its file.
     ///
-    /// Further calls do nothing. Leaving a ``with`` block closes the store too.
+    /// A ``PrefixStore`` leaves the store below it open. Closing a store again does nothing.
+    /// Leaving a ``with`` block closes the store too.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().close()

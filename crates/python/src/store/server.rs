@@ -43,7 +43,8 @@ struct Serving {
 ///         ``authorities`` that signed the certificates of the clients. Default None: no TLS.
 ///     torch_clients (str): PyTorch's clients to accept despite a token or TLS, although they can
 ///         prove nothing. ``"job"``, the default, accepts clients over loopback, and from
-///         addresses from which the token was proven. ``"deny"`` accepts none, and ``"any"`` all.
+///         addresses from which another client has proven its membership. ``"deny"`` accepts
+///         none, and ``"any"`` all.
 ///
 /// Raises:
 ///     StoreError: the address or port cannot be used.
@@ -134,9 +135,8 @@ impl StoreServer {
 
     /// Returns the descriptor of the listening socket, to pass to a new process.
     ///
-    /// The descriptor belongs to the server. If the caller closes it, or calls ``detach`` on a
-    /// socket made from it, the server can no longer use it. Python's ``subprocess`` accepts it in
-    /// ``pass_fds``.
+    /// The descriptor belongs to the server. If the caller closes it, or a socket made from it, the
+    /// server can no longer use it. Python's ``subprocess`` accepts it in ``pass_fds``.
     ///
     /// Returns:
     ///     int: the descriptor.

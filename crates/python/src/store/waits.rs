@@ -52,9 +52,9 @@ pub(super) struct Request {
     pub(super) below: Option<(Arc<TcpStore>, Vec<String>)>,
     pub(super) keys: Vec<String>,
     pub(super) timeout: Duration,
-    /// Called once on the waiting thread, with the value and the exception.
+    /// Called on the waiting thread, unless the wait is cancelled.
     ///
-    /// Each may be None.
+    /// The arguments are the value and the exception. Each may be None.
     pub(super) done: Py<PyAny>,
 }
 

@@ -13,7 +13,7 @@ use crate::Result;
 use crate::history::record;
 use crate::scheduler::nanos;
 
-/// Time without contact after which the store reports an agent as dead.
+/// Length of a cut above which the store reports an agent as dead.
 ///
 /// This applies to a store that notices dead agents.
 const LONG_CUT: Duration = Duration::from_secs(10);

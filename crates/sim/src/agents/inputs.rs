@@ -231,7 +231,7 @@ impl World {
         self.later(agent, late, Within::Finishes(closes));
     }
 
-    /// Fails if an agent is lost or late although no agent has left.
+    /// Fails if a live agent is lost, or late although no agent has left.
     fn trouble(&self, agent: usize, output: &participant::Output) -> Result {
         use participant::{Output, ParticipantChange, ParticipantFailure};
         let me = &self.agents[agent].me;

@@ -30,7 +30,7 @@ pub struct Ledger {
     pub(super) pending: BTreeMap<u32, NodeDesc>,
     /// Connections of agents that the coordinator knows.
     known: BTreeSet<u32>,
-    /// `true` if the coordinator has known no agent since the last round.
+    /// `true` if, at some time since the last round, no agent was known.
     ///
     /// In that case, it has forgotten the ranks.
     has_lost_all: bool,

@@ -20,7 +20,7 @@ pub enum Act {
     Close,
     /// The agent's process and its keeper are killed, and its connection closes.
     Crash,
-    /// The agent's machine is lost silently; another machine may replace it later.
+    /// The agent's machine is lost silently; it may return later.
     Vanish,
     /// The agent's process is stopped for this time.
     Stall(Duration),

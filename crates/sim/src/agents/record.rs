@@ -49,7 +49,7 @@ impl World {
         }
         let now = self.time.now;
         let it = &self.agents[agent];
-        // Each process is a separate agent. Events of the machine also apply to its next process.
+        // Each process is a separate agent. A silence of the machine also affects its next process.
         let number: run::Agent = it.process << 32 | agent as u64;
         let is_silent = it.stall_end > now || it.cut_end > now;
         if event == Event::Joins && (history.all_may_be_lost || is_silent) {

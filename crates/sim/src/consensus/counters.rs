@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Addition {
     pub(super) client: u64,
-    /// Number of the addition, from 1.
+    /// Number of the client's operation, from 1.
     pub(super) sequence: u64,
     pub(super) key: u64,
 }
@@ -54,7 +54,7 @@ impl Counters {
 
     /// Returns the value after an addition.
     ///
-    /// `None` if the client has started a later operation since.
+    /// `None` if a later addition of the client has taken effect.
     pub(super) fn apply(&mut self, addition: Addition) -> Option<u64> {
         let (last, value) = self.done.get(&addition.client).copied().unwrap_or((0, 0));
         if addition.sequence <= last {

@@ -165,7 +165,7 @@ impl Ledger {
         }
     }
 
-    /// Returns a digest of everything that was committed.
+    /// Returns a digest of the committed states and the leaders.
     pub fn digest(&self) -> u64 {
         let states = self.states.iter();
         let leaders = self.leaders.iter();

@@ -10,8 +10,8 @@
 //! other members. They pause, or end cleanly. Connections are reset. Networks are cut one way, in
 //! halves, into chains and around a hub. Frames are lost, doubled and overtake each other. Clocks
 //! are up to 5 % fast or slow. A majority of voters stays alive, because nothing survives the loss
-//! of a majority. In the second half all faults end, and the group must settle. Then the leader is
-//! killed once more, and the others must continue immediately.
+//! of a majority. In the second half all faults end, and the group must settle. Then the leader of
+//! a group of three or more is killed once more, and the others must continue immediately.
 //!
 //! | file | contents |
 //! |---|---|
@@ -45,7 +45,7 @@ use crate::trace::Trace;
 use plan::Plan;
 use world::{Report, World};
 
-/// Runs a plan to its end. A machine that ends its process is a violation too.
+/// Runs a plan to its end. A refused message is a violation too.
 pub fn run(plan: Plan, seed: u64, trace: Trace) -> Result<Report> {
     World::new(plan, seed, trace).run()
 }

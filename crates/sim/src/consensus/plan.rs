@@ -146,7 +146,7 @@ impl Plan {
             _ => Act::HandOver,
         };
         self.acts.push((at, act));
-        // Every ended process soon returns as another member.
+        // If the slot is then empty, a process starts there as another member.
         let back = at + Duration::from_millis(random.u64(5..3_000));
         self.acts.push((back, Act::Start(who)));
     }

@@ -69,7 +69,7 @@ pub struct Report {
     pub handed_over: u64,
     /// Time from the last death of a leader to the next leader.
     pub fail_over: Duration,
-    /// Digest of everything that was committed.
+    /// Digest of the committed states and the leaders.
     pub digest: u64,
     /// Virtual time that passed.
     pub elapsed: Duration,
@@ -160,7 +160,7 @@ impl World {
     fn settings(&self) -> Settings {
         Settings {
             truncate_after: self.plan.truncate_after,
-            // Each state needs several parts.
+            // A state usually needs several parts.
             snapshot_part: 64,
             rules: self.plan.rules,
             ..Settings::default()

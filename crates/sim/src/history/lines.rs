@@ -19,7 +19,7 @@ use crate::{Result, Violation};
 
 /// Checks that each run of a recorded history is linearizable.
 ///
-/// Agents of different runs have different numbers. Returns the numbers of operations and of runs.
+/// Returns the numbers of operations and of runs.
 pub fn check(text: &str) -> Result<(usize, usize)> {
     let mut runs: BTreeMap<&str, Record> = BTreeMap::new();
     for line in text.lines() {

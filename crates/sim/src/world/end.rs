@@ -11,7 +11,7 @@ use crate::client::{MEMBERS, State};
 use crate::{Result, broken};
 
 impl World {
-    /// Fails if a client still waits for something that exists.
+    /// Fails if a client still waits for something that exists, or for a reply.
     pub(super) fn check_end(&mut self) -> Result {
         let probe = id(self.clients.len());
         self.handle(Input::Connected(probe, None));

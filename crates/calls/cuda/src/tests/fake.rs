@@ -233,7 +233,7 @@ impl World {
             .is_none_or(|event| event.is_reached(*records) || self.dead.contains(&event.process))
     }
 
-    /// Runs one piece of work of a random stream; `false` if all streams wait.
+    /// Runs one piece of work of a random stream; `false` if no stream can run.
     pub(super) fn step(&mut self) -> bool {
         let ready = self.streams.iter().filter(|(_, queue)| {
             let first = queue.work.front();

@@ -18,7 +18,7 @@ use super::{Arena, Location, Shared};
 use crate::error::{Result, ShmError};
 use crate::pass;
 
-/// Maximum number of arenas passed to one peer.
+/// Maximum number of arenas passed to one peer at a time.
 ///
 /// Bytes of further arenas are sent in another way.
 const MOST_ARENAS: usize = 1024;

@@ -142,7 +142,7 @@ impl Arena {
 
     /// Returns memory to fill and then freeze; `None` if there is too little.
     ///
-    /// The memory has content from earlier uses.
+    /// The memory may have content from earlier uses.
     pub fn allocate(&self, length: usize) -> Option<Block> {
         self.0.reclaim();
         let offset = self.0.blocks.lock().allocate(length)?;

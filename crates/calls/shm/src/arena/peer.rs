@@ -16,7 +16,7 @@ use super::Location;
 use crate::error::{Result, ShmError};
 use crate::sealed::{self, Memory};
 
-/// Arena of a peer, for reading. The mapping lasts as long as any lease.
+/// Arena of a peer, for reading. The mapping lasts at least as long as any lease.
 #[derive(Debug)]
 pub(super) struct PeerArena {
     id: u32,
@@ -48,7 +48,8 @@ impl PeerArena {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Refused`] if the descriptor is not sealed memory of that size.
+    /// [`ShmError::Refused`] if the descriptor is not sealed memory of that size;
+    /// [`ShmError::System`] if the system cannot map it.
     pub(super) fn open(
         id: u32,
         capacity: usize,
