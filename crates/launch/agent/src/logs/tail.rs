@@ -1,8 +1,8 @@
 //! Thread that copies workers' output from their files to the console.
 //!
-//! The thread sleeps until the kernel reports that a file has changed (inotify) or the agent sends
-//! a command (a mailbox). It has the teed and the retained files of all workers open. It closes
-//! them once the last writer of all workers has exited and all bytes are copied.
+//! The thread sleeps until the kernel reports that a file has changed (inotify), the agent sends a
+//! command (a mailbox), or a deadline passes. It has the teed and the retained files of all workers
+//! open. It closes them once all writers have exited and the output to show is copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
