@@ -134,7 +134,8 @@ impl Peers {
             if is_over.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 return Ok(());
             }
-            // Without this connection, the stacks would stay in the store.
+            // This connection opens first, because a failure after the stacks are stored would
+            // leave them in the store.
             let waiting = peers.store.of_thread()?;
             waiting.set_timeout(LIMIT);
             let name = peers.own_key("hang");

@@ -29,7 +29,8 @@ use crate::worker::WorkerIdentity;
 /// Number of equal stacks that show that a worker spins.
 const SPIN_SAMPLES: u32 = 4;
 
-/// Request or event of the monitor; the caller handles them in this order.
+/// Request or event of the monitor; the caller handles them in the returned
+/// order.
 #[derive(Debug)]
 pub(crate) enum HangOutput {
     /// The watchdog started or stopped, or acted on a timer of a worker.
@@ -357,7 +358,7 @@ impl HangMonitor {
         if let Some(comparing) = &mut self.comparing {
             comparing.withdraw();
         }
-        // The other nodes made progress, so nothing was reported.
+        // The report waited for a comparison, so nothing was reported.
         if self.held.take().is_some() {
             return None;
         }
