@@ -29,8 +29,8 @@ use crate::worker::WorkerIdentity;
 /// Number of equal stacks that show that a worker spins.
 const SPIN_SAMPLES: u32 = 4;
 
-/// Request or event of the monitor; the caller handles them in the returned
-/// order.
+/// Request or event of the monitor.
+/// The caller handles them in the order in which the monitor returns them.
 #[derive(Debug)]
 pub(crate) enum HangOutput {
     /// The watchdog started or stopped, or acted on a timer of a worker.

@@ -11,8 +11,8 @@ use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetat
 /// Columns and rows that are used if the terminal reports none.
 const USUAL: (u16, u16) = (80, 24);
 
-/// Both ends of a worker's stream: the agent or its relay reads, the worker
-/// writes.
+/// Both ends of a worker's stream.
+/// The agent or its relay reads, and the worker writes.
 pub(super) struct Ends {
     pub(super) reader: OwnedFd,
     pub(super) writer: OwnedFd,
