@@ -76,7 +76,7 @@ pub struct NodeReport {
     pub slow: Vec<(u64, String)>,
     /// First failure of the last attempt that failed, as far as this node knows.
     pub failure: Option<KnownFailure>,
-    /// Rounds, waits, lives of workers, and moments, in the order of their beginning.
+    /// Rounds, waits, lives of workers and moments, ordered by their beginning.
     pub spans: Vec<TimelineSpan>,
     /// Time of the node by class.
     pub goodput: Goodput,
