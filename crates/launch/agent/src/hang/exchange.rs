@@ -96,8 +96,8 @@ impl Peers {
 
     /// Stores the stacks of this node, and waits until all nodes hang.
     ///
-    /// `number` counts the hangs of this node in the round, from 1. `before` is a hang of this node
-    /// that this one replaces.
+    /// `number` counts the reports of this node in the round, from 1. `before` is a hang of this
+    /// node that this one replaces.
     pub(super) fn compare(
         &self,
         number: u64,

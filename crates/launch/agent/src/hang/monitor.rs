@@ -62,7 +62,7 @@ pub(crate) struct HangMonitor {
     comparing: Option<Comparing>,
     /// Hang of this node whose report waits for the comparison of all nodes.
     held: Option<(Trouble, Vec<WorkerStack>)>,
-    /// Number of hangs of this node in the round.
+    /// Number of reports of this node to the other nodes of the round.
     number: u64,
     spin: SpinCheck,
 }

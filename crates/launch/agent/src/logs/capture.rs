@@ -11,7 +11,7 @@
 //!
 //! ```text
 //!   worker 0 ── pipe ──┐
-//!   worker 1 ── pipe ──┼─► thread ──► the agent's stream     bytes unchanged, no prefix
+//!   worker 1 ── pipe ──┼─► thread ──► the agent's stream     no conversion, no prefix
 //!                      └─► the last 16 KiB of each stderr
 //! ```
 //!
