@@ -68,7 +68,7 @@ pub struct RestartTimes {
     pub rendezvous_started: Wall,
     /// End of the rendezvous.
     pub rendezvous_completed: Wall,
-    /// Start of the first worker.
+    /// Time at which the agent began to start the workers.
     pub worker_start_started: Wall,
     /// End of the start of the last worker.
     pub worker_start_completed: Wall,

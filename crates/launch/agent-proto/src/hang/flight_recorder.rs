@@ -6,7 +6,7 @@ use rdzv_core::escape::escape;
 use rdzv_core::rank::{Rank, intervals};
 use serde::{Deserialize, Serialize};
 
-/// Number of calls that the record of a group keeps.
+/// Maximum number of calls that the record of a group keeps.
 const KEPT: usize = 8;
 
 const MOST_GROUPS: usize = 64;
@@ -152,7 +152,7 @@ pub type Recorded<'a> = (Rank, String, &'a FlightRecord);
 /// Compares flight records, and names the ranks whose calls differ.
 ///
 /// For each process group, this compares the oldest call that a rank has not finished. Each
-/// sentence names the ranks that called something else, or those that have not called.
+/// sentence lists the different calls with their ranks, and the ranks that have not called.
 pub fn compare(ranks: &[Recorded<'_>]) -> Vec<String> {
     let groups = ranks.iter().flat_map(|(_, _, record)| &record.groups);
     let groups: BTreeSet<&str> = groups.map(|known| &*known.group).collect();

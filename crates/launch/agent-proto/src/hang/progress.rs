@@ -15,10 +15,10 @@
 //! count them. A process that computes uses a whole core. On a badly overloaded machine, at least
 //! one check among many shows more than the share.
 //!
-//! A worker that waits may spin, and then uses a whole core. If some workers make no progress, and
-//! all others use only processor time, the watch names those others as
-//! [`ProgressWatch::may_spin`]. The driver samples their stacks. If the stacks stay in one
-//! collective, [`ProgressWatch::spin`] records that the processor time of these workers is no
+//! A worker that waits may spin, and then uses a whole core. If some workers, here or on another
+//! node, make no progress, and all others here use only processor time, the watch names those
+//! others as [`ProgressWatch::may_spin`]. The driver samples their stacks. If the stacks stay in
+//! one collective, [`ProgressWatch::spin`] records that the processor time of these workers is no
 //! progress.
 //!
 //! The group hangs if *no* worker made progress for the whole limit. A worker that waits in a

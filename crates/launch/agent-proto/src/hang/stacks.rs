@@ -125,6 +125,7 @@ impl WorkerStack {
     }
 
     /// Returns the innermost call or, without frames, the kernel state.
+    /// For a stopped worker it returns both.
     pub fn innermost(&self) -> String {
         match self.frames.first() {
             Some(frame) if self.is_stopped() => format!("{frame}, {}", self.kernel),

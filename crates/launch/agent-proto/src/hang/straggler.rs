@@ -15,8 +15,9 @@
 //! sleep. Ranks that spin while they wait, and a rank that is slow because it sleeps, look like all
 //! others.
 //!
-//! A rank counts as slow only if the median over the last steps shows it for the whole window.
-//! Therefore an evaluation, a checkpoint or a compilation on one rank is no straggler.
+//! The watch reports a rank only if the evidence persists for the whole window. Lateness is the
+//! median over the last steps. Therefore an evaluation, a checkpoint or a compilation on one rank
+//! is no straggler.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -64,7 +64,8 @@ pub enum Visible<'d> {
     /// A known device.
     Device(&'d Accelerator),
     /// A device that only the driver's library could resolve.
-    /// The entry is the UUID of a device partition (`MIG-…`), or the driver reports no UUIDs.
+    /// The entry is the UUID of a device partition (`MIG-…`), or the driver does not report all
+    /// UUIDs.
     Unresolved,
 }
 

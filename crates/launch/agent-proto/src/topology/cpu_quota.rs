@@ -42,7 +42,7 @@ impl Quota {
     }
 }
 
-/// The tightest quota of a group and its ancestors.
+/// A limit of a control group on processor time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuLimit {
     /// The limit.

@@ -14,7 +14,8 @@ pub struct Defaults {
     /// Maximum number of restarts of a group after failures.
     pub max_restarts: u32,
     /// Longest time between two polls of a [`SimpleElasticAgent`]'s workers.
-    /// The kernel notifies a [`LocalElasticAgent`](super::LocalElasticAgent), which never polls.
+    /// A [`LocalElasticAgent`](super::LocalElasticAgent) ignores it, because the kernel notifies
+    /// that agent.
     ///
     /// [`SimpleElasticAgent`]: super::SimpleElasticAgent
     pub monitor_interval: Duration,

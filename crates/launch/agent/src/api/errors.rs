@@ -34,7 +34,7 @@ pub enum SpecError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A signal stopped the agent.
+    /// A signal, or a [`StopHandle`](super::StopHandle), stopped the agent.
     #[error(
         "signal {signal} stopped the agent {}",
         if *.workers_started { "and its workers" } else { "before it started workers" }
@@ -71,7 +71,7 @@ pub enum RunError {
     /// The specification cannot be carried out here.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The supervisor does not know the state of its workers.
+    /// The supervisor reported an unknown or impossible state of its workers.
     /// Such a group cannot be recovered; its agent should exit.
     #[error("[{role}] Worker group in {state} state")]
     Unrecoverable {

@@ -135,7 +135,7 @@ impl LaunchConfig {
         Ok(spec)
     }
 
-    /// Returns a builder of the same specification, without event handlers.
+    /// Returns a builder of the same specification, without `event_handlers`.
     ///
     /// # Errors
     ///
@@ -259,8 +259,8 @@ impl From<SpecError> for LaunchError {
 /// The keys are global ranks.
 /// Corresponds to torchelastic's `elastic_launch(config, entrypoint)(…)`.
 ///
-/// Commands return nothing, so the map is empty for them. The restrictions on the process of a
-/// [`LocalElasticAgent`] apply here too.
+/// Only functions return values; for other entry points the map is empty. The restrictions on the
+/// process of a [`LocalElasticAgent`] apply here too.
 ///
 /// # Errors
 ///

@@ -21,10 +21,10 @@ static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Agent that runs the workers of one node as processes, as `rdzv run` does.
 ///
-/// [`ElasticAgent::run`] blocks its thread until all workers and their processes have exited.
-/// During the run, this process handles the signals of the specification, adopts orphans of the
-/// workers, and does not let the workers inherit its open descriptors. A process can have only one
-/// run at a time.
+/// [`ElasticAgent::run`] blocks its thread until all workers and their processes have exited,
+/// except those that the kernel holds. During the run, this process handles the signals of the
+/// specification, adopts orphans of the workers, and does not let the workers inherit its open
+/// descriptors. Only one such agent can run in a process at a time.
 ///
 /// If this process is killed, its workers die with it, but processes that the workers started may
 /// survive. To kill those too, run the program under a keeper ([`keep`](crate::launcher::keep)).

@@ -13,14 +13,14 @@
 //! * A [`WorkerSpec`] specifies the workers of one node: their [`WorkerEntrypoint`], their number,
 //!   the maximum number of restarts, and the kind of rendezvous. The entry point is a command, a
 //!   Python script or module, or a function of this program.
-//! * [`LocalElasticAgent`] runs them as processes, with everything that the command line offers.
+//! * [`LocalElasticAgent`] runs them as processes, as `rdzv run` does.
 //! * For workers that are not processes (threads, jobs on another machine), implement the four
 //!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent provides
 //!   rendezvous, ranks, restarts and the exit barrier: the same machine (`rdzv_agent_proto::group`)
 //!   drives both agents.
 //!
-//! [`launch()`] is the shortest way. It returns the values of the workers by global rank, or the
-//! reason why there are none.
+//! [`launch()`] is the shortest way. It returns the values of this node's workers by global rank,
+//! or the reason why there are none.
 //!
 //! `docs/torchelastic-api.md` lists the item of torchelastic to which each of these corresponds.
 

@@ -20,7 +20,7 @@ pub struct RunResult {
     /// From a supervisor also `Healthy`, `Unhealthy` and `Unknown`.
     pub state: WorkerState,
     /// Values that the workers of this node returned, as JSON, by global rank.
-    /// Filled for functions that returned; empty for commands.
+    /// Filled for functions that returned, or by the supervisor; empty for other processes.
     pub return_values: BTreeMap<Rank, Value>,
     /// Failures of the last attempt by global rank.
     /// These are the failures of this node's workers, and the first failure of the job if that was
@@ -67,7 +67,7 @@ impl RunResult {
         }
     }
 
-    /// Returns `true` if the workers failed.
+    /// Returns `true` if the workers failed or are unhealthy.
     pub fn is_failed(&self) -> bool {
         matches!(self.state, WorkerState::Failed | WorkerState::Unhealthy)
     }

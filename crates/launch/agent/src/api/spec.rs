@@ -26,8 +26,8 @@ pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 /// Specification of one node's workers: one role and one entry point.
 /// [`WorkerSpec::builder`] creates and checks it. A specification is constant for the whole run.
 ///
-/// Other nodes of the job may have other roles and other numbers of workers. The ranks follow from
-/// the information that each node sends in the rendezvous.
+/// Other nodes of the job may have other roles and other numbers of workers. The nodes exchange
+/// this information after each rendezvous, and the ranks follow from it.
 #[derive(Clone)]
 pub struct WorkerSpec {
     pub(super) entrypoint: WorkerEntrypoint,
@@ -273,7 +273,7 @@ impl WorkerSpecBuilder {
     }
 
     /// Sets the address of the workers' store, if this node hosts it.
-    /// The default is [`local_addr`](Self::local_addr).
+    /// It replaces [`local_addr`](Self::local_addr), which is the default.
     pub fn master_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.master_addr = Some(address.into());
         self

@@ -37,7 +37,7 @@ pub trait WorkerSupervisor {
     /// * `Failed`: workers have failed; the result has the failures and names the first one.
     /// * `Unhealthy`: workers run without progress. The result has a failure for each such worker,
     ///   or none if all workers are meant.
-    /// * `Unknown`: the state is not known, which ends the run.
+    /// * `Unknown`: the state is not known, which ends the run. Any other state does the same.
     ///
     /// The method may wait for a change for at most `within`. If an implementation returns
     /// immediately, the agent polls without a pause. The agent handles rendezvous and signals

@@ -5,8 +5,8 @@ use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use crate::worker::{WorkerIdentity, WorkerLocation};
 
 /// One worker of a group.
-/// A field is `None` before the first rendezvous, or before the start of the worker. torchelastic
-/// uses -1 in this case, and so do the methods ending in `_or_unset`.
+/// Ranks and sizes are `None` until the agent knows those of the round. torchelastic uses -1 in
+/// this case, and so do the methods ending in `_or_unset`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Worker {
     /// Location of the worker, once it was started.

@@ -96,8 +96,8 @@ impl Peers {
 
     /// Stores the stacks of this node, and waits until all nodes hang.
     ///
-    /// `number` counts the hangs of this node in the round, from 1. `before` is a hang of this node
-    /// that this one replaces.
+    /// `number` counts the reports of this node in the round, from 1. `before` is a hang of this
+    /// node that this one replaces.
     pub(super) fn compare(
         &self,
         number: u64,
@@ -134,7 +134,8 @@ impl Peers {
             if is_over.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 return Ok(());
             }
-            // Without this connection, the stacks would stay in the store.
+            // This connection opens first, because a failure after the stacks are stored would
+            // leave them in the store.
             let waiting = peers.store.of_thread()?;
             waiting.set_timeout(LIMIT);
             let name = peers.own_key("hang");

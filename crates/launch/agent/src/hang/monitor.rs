@@ -29,7 +29,8 @@ use crate::worker::WorkerIdentity;
 /// Number of equal stacks that show that a worker spins.
 const SPIN_SAMPLES: u32 = 4;
 
-/// Request or event of the monitor; the caller handles them in this order.
+/// Request or event of the monitor.
+/// The caller handles them in the order in which the monitor returns them.
 #[derive(Debug)]
 pub(crate) enum HangOutput {
     /// The watchdog started or stopped, or acted on a timer of a worker.
@@ -61,7 +62,7 @@ pub(crate) struct HangMonitor {
     comparing: Option<Comparing>,
     /// Hang of this node whose report waits for the comparison of all nodes.
     held: Option<(Trouble, Vec<WorkerStack>)>,
-    /// Number of hangs of this node in the round.
+    /// Number of reports of this node to the other nodes of the round.
     number: u64,
     spin: SpinCheck,
 }
@@ -357,7 +358,7 @@ impl HangMonitor {
         if let Some(comparing) = &mut self.comparing {
             comparing.withdraw();
         }
-        // The other nodes made progress, so nothing was reported.
+        // The report waited for a comparison, so nothing was reported.
         if self.held.take().is_some() {
             return None;
         }

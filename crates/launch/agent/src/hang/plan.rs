@@ -18,14 +18,15 @@ pub struct HangPlan {
     /// Limit on the time without progress of all workers; `None` = no check.
     pub progress: Option<Duration>,
     /// Time for which a reported rank has been slow; `None` = no check.
-    /// Compares the heartbeats of the phase `step`, and therefore needs [`HangPlan::heartbeat`].
+    /// Compares the heartbeats of the phase `step`, for which it needs [`HangPlan::heartbeat`]. If
+    /// the script sends no such heartbeats, the check guesses from the processor use.
     pub stragglers: Option<Duration>,
     /// Action after a missed heartbeat, or if the group makes no progress.
     /// An expired timer of the watchdog stops its worker in any case, because the worker requested
     /// that; a timer with signal 0 or less stops none.
     pub action: HangAction,
     /// Program `py-spy`, for the Python stacks of workers that hang.
-    /// `None` leaves these stacks out of the report.
+    /// `None` leaves these stacks out of the report. Workers that spin then count as computing.
     pub stack_tool: Option<PathBuf>,
 }
 

@@ -1,7 +1,8 @@
 //! Driver of the watch for slow ranks.
 //!
-//! Node 0 compares the ranks of all nodes. All nodes take their samples at the same instant: when
-//! they receive the request of node 0. So the clocks of the nodes need not agree.
+//! Node 0 compares the ranks of all nodes. All nodes take their samples at about the same instant:
+//! node 0 before it sends its request, and the other nodes when they receive it. So the clocks of
+//! the nodes need not agree.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

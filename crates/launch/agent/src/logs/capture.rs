@@ -6,17 +6,19 @@
 //! A worker whose output is neither redirected nor teed shares the streams of the agent. If such a
 //! stream is a terminal, the worker inherits it, or gets a separate pseudo-terminal for stderr,
 //! because workers check for a terminal. Otherwise (a file, a pipe, a job's log) each worker gets a
-//! separate pipe. One thread for each stream of the agent copies the output:
+//! separate pipe, if the plan captures the stream. One thread for each stream of the agent copies
+//! the output:
 //!
 //! ```text
 //!   worker 0 ── pipe ──┐
-//!   worker 1 ── pipe ──┼─► thread ──► the agent's stream     bytes unchanged, no prefix
+//!   worker 1 ── pipe ──┼─► thread ──► the agent's stream     no conversion, no prefix
 //!                      └─► the last 16 KiB of each stderr
 //! ```
 //!
 //! With [`LogPlan::whole_lines`], the thread writes whole lines. It writes the beginning of an
-//! unfinished or very long line after 150 ms or 64 KiB. If another stream writes in between, it
-//! repeats a short line when the line is complete.
+//! unfinished or very long line after 150 ms or 64 KiB. If another stream writes in between, the
+//! thread repeats the beginning of a short line before the rest. Bytes of a
+//! pseudo-terminal do not wait for the end of a line.
 //! Without that setting, workers inherit stdout, and bytes of stderr are copied as they come.
 //!
 //! For a worker the only difference is the kind of its streams: a pipe (as with `| tee`), or a
@@ -24,8 +26,8 @@
 //!
 //! If the reader of the agent's stream stalls, the worker stalls about 64 KiB later (up to 1 MiB
 //! after a flood of output), as it would without the pipe. If the reader closes the stream, the
-//! thread closes the pipes too. A worker never outlives the agent, so no running worker loses its
-//! reader by the exit of the agent.
+//! thread closes the pipes too. Workers die with the agent, so no worker continues without its
+//! reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
@@ -57,13 +59,13 @@ use crate::config::LogPlan;
 /// Number of bytes that are retained from the end of a worker's stderr.
 const RETAINED: usize = 16 << 10;
 
-/// Size of one read and write.
+/// Maximum size of one read.
 const BUFFER: usize = 128 << 10;
 
 /// Capacity of a pipe at first; a read of this size is a sign of a flood.
 const PIPE: usize = 64 << 10;
 
-/// Number of the first captured stream; streams with files have lower numbers.
+/// Number below those of all captured streams, and above those of files.
 const FIRST: u64 = 1 << 63;
 
 /// Limit on how long a log line about a failure waits for the worker's output.
@@ -87,7 +89,7 @@ impl Tails {
         tail.drain(..surplus);
     }
 
-    /// Returns the end of a worker's output; `true` if there was more before it.
+    /// Returns the end of a worker's output; `true` if there may be more before it.
     pub(super) fn of(&self, local_rank: LocalRank) -> (Vec<u8>, bool) {
         let bytes: Vec<u8> = match self.lock().get(&local_rank) {
             Some(tail) => tail.iter().copied().collect(),
@@ -290,7 +292,7 @@ struct Stream {
     /// Time at which a line that was too long to be held began on the console.
     long_since: Option<Instant>,
     last_read: Instant,
-    /// `true` if the capacity of the pipe was raised.
+    /// `true` once the thread has tried to raise the capacity of the pipe.
     is_flooded: bool,
 }
 
@@ -356,7 +358,7 @@ impl Stream {
         shown
     }
 
-    /// Writes the pending bytes to the console, then the rest of the line.
+    /// Writes the pending bytes to the console, then `lines`.
     fn show(&mut self, lines: Option<&[u8]>) -> Result<(), Errno> {
         let mut batch = Batch::default();
         let starts_again = |text: &[u8]| {

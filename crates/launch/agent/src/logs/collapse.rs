@@ -3,11 +3,12 @@
 //! The lines of each worker wait in a separate queue, for at most one window. Lines leave only from
 //! the heads of the queues, so the lines of a worker stay in order. A line leaves
 //!
-//! * immediately, if it is at the heads of all streams that have not ended, or if it is not
-//!   compared;
-//! * otherwise when its window has expired, together with the equal heads. If a worker has the line
-//!   further back in its queue, the lines before it leave first. This aligns output that is the
-//!   same except for some lines, such as tracebacks.
+//! * immediately, if it is at the heads of all streams that have not ended or still have lines;
+//! * at the head of its queue, if it is not compared;
+//! * otherwise when its window has expired, together with the equal heads. It leaves earlier if too
+//!   many bytes wait, if all streams have ended, or if the caller releases it. If a worker has the
+//!   line further back in its queue, the lines before it leave first. This aligns output that is
+//!   the same except for some lines, such as tracebacks.
 //!
 //! This module only decides: the time is an argument, and the module reads and writes nothing.
 
@@ -15,10 +16,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Time that a line waits for equal lines of other streams.
+/// Maximum time that a line waits for equal lines of other streams.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
-/// Limit on the bytes that may wait; beyond it, the oldest lines leave.
+/// Limit on the bytes that may wait; beyond it, lines leave before their time.
 const MOST_BYTES: usize = 2 << 20;
 
 /// Number of lines that are searched in other queues.
@@ -62,7 +63,7 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     queues: BTreeMap<StreamId, Queue>,
-    /// Number of queues in which each compared text waits.
+    /// Number of waiting lines with each compared text.
     texts: HashMap<Rc<[u8]>, usize>,
     bytes: usize,
     arrived: u64,
@@ -158,9 +159,10 @@ impl Fold {
         common.cloned()
     }
 
-    /// Returns a line whose window has expired.
-    /// A line with the same streams as the last one comes first, so that lines that belong together
-    /// stay together. Otherwise the oldest line comes first.
+    /// Returns the next line that leaves because its window has expired.
+    /// If too many bytes wait, or all streams have ended, any window counts as expired. A line with
+    /// the same streams as the last one comes first, so that lines that belong together stay
+    /// together. Otherwise the oldest line comes first.
     fn due(&self, now: Instant) -> Option<Text> {
         let hurry = self.bytes > MOST_BYTES || self.queues.values().all(|queue| queue.ended);
         let is_due = |head: &&Waiting| hurry || head.due <= now;
@@ -175,8 +177,8 @@ impl Fold {
         Some(self.clear_the_way(same.or_else(oldest)?.text.clone()))
     }
 
-    /// Returns the line that must leave before `line`.
-    /// `line` can then leave together with all queues that contain it.
+    /// Returns the line that leaves next: `line`, or one that waits before it.
+    /// `line` can then leave all queues that contain it at the same time.
     fn clear_the_way(&self, line: Text) -> Text {
         let mut line = line;
         let mut seen = Vec::new();

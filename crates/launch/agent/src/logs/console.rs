@@ -76,7 +76,7 @@ impl Batch {
     /// Adds a line or a piece of one.
     ///
     /// Only the first piece of a batch has a beginning that was written before. This beginning is
-    /// repeated if the cursor has left the line, unless the batch only ends the line.
+    /// repeated if the cursor has left the line, unless this piece only ends the line.
     pub(super) fn add(&mut self, prefix: &[u8], piece: Piece<'_>) {
         if self.bytes.is_empty() {
             self.bytes.push(b'\n');
@@ -117,9 +117,9 @@ struct Cursor {
     inside: Option<u64>,
     /// `true` if the reader has closed the stream; then nothing more is written.
     broken: bool,
-    /// Size of one write, in bytes.
+    /// Maximum size of one write in bytes, unless one line is longer.
     piece: usize,
-    /// `true` if the capacity of the pipe was raised.
+    /// `true` once this module has tried to raise the capacity of the pipe.
     widened: bool,
     /// Rows of the live view below all lines.
     region: Region,
@@ -259,8 +259,7 @@ impl Cursor {
         let length = batch.bytes.len();
         let from = match (self.inside, batch.repeated) {
             (Some(inside), Some(there)) if inside == stream => 1 + there,
-            // The line was already ended for another stream; that newline can serve the next
-            // stream.
+            // The line was already ended for another stream, so there is nothing to write.
             (_, Some(there)) if batch.only_ends && length == there + 2 => return length,
             (Some(_), Some(there)) if batch.only_ends => 1 + there,
             (None, Some(there)) if batch.only_ends => 2 + there,
@@ -292,7 +291,7 @@ impl Cursor {
             }
             let (piece, rest) = bytes.split_at(piece_length(bytes, self.piece));
             let written = write_all(fd, piece);
-            // If the reader closes the stream, the workers continue.
+            // If the reader closes the stream, workers that write to files continue.
             self.broken = written == Err(Errno::PIPE);
             written?;
             bytes = rest;

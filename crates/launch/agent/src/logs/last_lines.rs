@@ -1,4 +1,4 @@
-//! Last lines that a worker wrote into a file.
+//! Last lines of a worker's stream.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,8 +16,8 @@ const LONGEST_LINE: u64 = 4 << 20;
 const BEGINNING_OF_LINE: u64 = 4 << 10;
 
 /// Returns the last lines of a file, at most `most`, without their ends.
-/// They come from the last 64 KiB. If the last line alone is longer, the result is its beginning
-/// and the lines before it.
+/// They come from the last 64 KiB. If the last line alone is longer, and its beginning is within
+/// reach, the result is that beginning and the lines before it.
 pub(super) fn read(path: &Path, most: usize) -> io::Result<Vec<String>> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -61,7 +61,8 @@ fn part(mut file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
 /// Returns the last lines of a text; `cut` if there was more text before.
 ///
 /// Text that a `\r` overwrites is left out, as on a terminal: only the last state of a progress bar
-/// is useful. Bytes that are not text become U+FFFD. Empty lines at the end are dropped.
+/// is useful. Invalid UTF-8 becomes U+FFFD, and control characters become escapes. Empty lines at
+/// the end are dropped.
 pub(super) fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String> {
     if cut {
         // A hole reads as zeros, and the first line is rarely complete.

@@ -103,8 +103,8 @@ impl AttemptDirectory {
 }
 
 /// Creates a log file in append mode.
-/// A worker may open its own output again (as `/dev/stderr`, for example). The worker must not
-/// overwrite the existing text.
+/// A worker may open its own output again (as `/dev/stderr`, for example) and write there. Append
+/// mode keeps later writes through the inherited descriptor from overwriting that text.
 pub(super) fn create_log(path: &Path) -> Result<File, AgentError> {
     let mut options = OpenOptions::new();
     let opened = options.append(true).create(true).open(path);

@@ -1,13 +1,14 @@
 //! Assembly of a stream of bytes into whole lines.
 //!
 //! `\n`, `\r\n` and a lone `\r` end a line. Bytes that are not UTF-8 become U+FFFD. The beginning
-//! of a line is buffered until its end arrives.
+//! of a line is buffered until its end arrives, unless the line is too long or the caller flushes
+//! it.
 
 use std::borrow::Cow;
 
 use memchr::memchr2;
 
-/// Maximum length of a line in memory; longer lines are emitted in pieces.
+/// Length beyond which an unfinished line is emitted in pieces.
 pub(super) const LONGEST_LINE: usize = 64 << 10;
 
 /// Capacity of the buffer that stays allocated between lines.

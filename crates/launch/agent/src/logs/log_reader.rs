@@ -30,7 +30,8 @@ pub(super) struct LogReader {
     /// Time at which a line that was too long to be buffered began on the console.
     long_since: Option<Instant>,
     last_read: Instant,
-    /// `true` if all writers have exited, so that the end of the file is final.
+    /// `true` if all writers have exited or are abandoned.
+    /// The end of the file is then final.
     pub(super) last_round: bool,
     /// `true` if there may be something to read.
     pub(super) ready: bool,

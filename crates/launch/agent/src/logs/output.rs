@@ -102,7 +102,7 @@ impl Output {
         write(self.console, stream.target, stream.id, &mut self.batch);
     }
 
-    /// Writes the lines whose window has expired.
+    /// Writes the folded lines that need not wait any longer.
     pub(super) fn write_folded(&mut self, now: Instant) {
         for target in [Target::Stdout, Target::Stderr] {
             self.write_while(target, |fold| fold.pop(now));

@@ -11,7 +11,8 @@ use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetat
 /// Columns and rows that are used if the terminal reports none.
 const USUAL: (u16, u16) = (80, 24);
 
-/// Both ends of a worker's stream: the agent reads, the worker writes.
+/// Both ends of a worker's stream.
+/// The agent or its relay reads, and the worker writes.
 pub(super) struct Ends {
     pub(super) reader: OwnedFd,
     pub(super) writer: OwnedFd,
@@ -41,8 +42,8 @@ pub(super) fn open_pipe() -> io::Result<Ends> {
     Ok(Ends { reader, writer })
 }
 
-/// Sets the size of a terminal for its workers.
-/// The workers learn the size from a query or from SIGWINCH.
+/// Sets the size of a worker's terminal.
+/// The worker learns the size from a query, or queries it after the agent has sent SIGWINCH.
 pub(super) fn resize(reader: impl AsFd, (columns, rows): (u16, u16)) -> io::Result<()> {
     let size = Winsize {
         ws_col: columns,

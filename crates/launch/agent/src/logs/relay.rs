@@ -1,4 +1,4 @@
-//! Process that reads the workers' terminals for the agent.
+//! Process that reads the workers' terminals or pipes for the view.
 //!
 //! ```text
 //!   worker ── pseudo-terminal ──► relay ── packets ──► agent (view) ──► console
@@ -8,10 +8,9 @@
 //! (SIGSTOP, a debugger). The same holds while the agent waits for a console that is not read
 //! (Ctrl-S, a stalled connection).
 //!
-//! Up to [`MOST_WAITING`] bytes of each stream wait here. Beyond that the worker waits, as for any
-//! terminal, but only while the agent takes output. After [`STALL`] without progress of the agent,
-//! up to [`MOST_KEPT`] bytes wait. The relay then drops and counts older output, and the worker
-//! continues.
+//! About [`MOST_WAITING`] bytes of each stream can wait here. Beyond that the worker waits, as for
+//! any terminal. After [`STALL`] without progress of the agent, the worker continues: up to
+//! [`MOST_KEPT`] bytes wait, and the relay drops and counts older output.
 //!
 //! The relay reads pipes in the same way (`--no-pty`). If no process can be forked, or the process
 //! was killed, a thread of the agent does this work.
@@ -228,7 +227,7 @@ impl RelayEnd {
                 .map(|(_, reader)| PollFd::new(*reader, PollFlags::IN)),
         );
         let began = Instant::now();
-        // Nothing can be done about an error, but the loop must not become busy.
+        // After an error the relay exits, so that the loop does not become busy.
         poll(&mut polled, timeout).map_err(|_| Gone)?;
         let waited = began.elapsed();
         let command = polled[0]
@@ -290,7 +289,7 @@ impl RelayEnd {
                 }
             }
         }
-        // Only a stalled agent leaves more than one turn above the limit.
+        // So much output waits only if the agent takes none.
         while self
             .streams
             .get(&id)

@@ -81,7 +81,7 @@ impl RetainedFile {
         if length > RETAINED {
             match shorten(&reader.path, &reader.file) {
                 Ok(file) => reader.file = file,
-                // The hole stays, and readers of the file skip it.
+                // The hole stays, and reads as zeros.
                 Err(error) => debug!("cannot shorten {}: {error}", reader.path.display()),
             }
         }

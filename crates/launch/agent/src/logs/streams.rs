@@ -26,13 +26,13 @@ pub(crate) struct WorkerStreams {
     pub(crate) stdout: Option<OwnedFd>,
     /// `None` for the agent's own stderr.
     pub(crate) stderr: Option<OwnedFd>,
-    /// `None` if there is no log directory.
+    /// `None` if the worker has no log directory.
     pub(crate) error_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
-    /// The console, directly or through the live view.
+    /// The console: directly, through `capture`, or through a view.
     Inherited,
     /// A log.
     Redirected,
@@ -276,9 +276,9 @@ impl Logs {
 
     /// Returns the last lines of one of a worker's streams in this attempt.
     ///
-    /// There are at most `most` lines from the last 64 KiB. The result is empty if the stream goes
-    /// to no file, or if the file is empty or unreadable. It is complete once the worker and its
-    /// descendants have exited.
+    /// There are at most `most` lines (see [`last_lines::read`]). The result is empty if the stream
+    /// goes to no file, or if the file is empty or unreadable. It is complete once the worker and
+    /// its descendants have exited.
     pub(crate) fn tail(&self, local_rank: LocalRank, stream: Target, most: usize) -> Vec<String> {
         self.files
             .get(&(local_rank, stream))

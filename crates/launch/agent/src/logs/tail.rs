@@ -1,8 +1,9 @@
 //! Thread that copies workers' output from their files to the console.
 //!
-//! The thread sleeps until the kernel reports that a file has changed (inotify) or the agent sends
-//! a command (a mailbox). It has the teed and the retained files of all workers open. It closes
-//! them once the last writer of all workers has exited and all bytes are copied.
+//! The thread sleeps until the kernel reports that a file has changed (inotify), the agent sends a
+//! command (a mailbox), or a deadline passes. It has the teed and the retained files of all workers
+//! open. It closes them once all writers have exited or are abandoned, and the output to show is
+//! copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,7 +38,7 @@ const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 pub(super) enum Command {
     Add(LogReader),
     Retain(RetainedFile),
-    /// All writers of the current files have exited.
+    /// All writers of the current files have exited or are abandoned.
     /// The thread copies the retained output of these failed workers to the console.
     WritersAreGone(BTreeSet<LocalRank>),
     /// Dropped once all files have been closed.
@@ -95,7 +96,7 @@ impl Tail {
     }
 
     /// Waits until all files have been copied to their ends.
-    /// This requires that their writers have exited.
+    /// This requires that their writers have exited or are abandoned.
     pub(super) async fn drained(&self) {
         let (answer, drained) = oneshot::channel();
         self.thread.send(Command::Drain(answer));

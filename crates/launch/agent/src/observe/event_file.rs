@@ -1,7 +1,7 @@
-//! File with every event of a run: one JSON object and one write per line.
+//! File with the events of a run: one JSON object and one write per line.
 //!
 //! A separate thread writes the lines. A stalled file system, or a named pipe that is not read,
-//! therefore does not delay supervision.
+//! therefore does not delay supervision. If too many lines wait, events are lost.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -21,10 +21,10 @@ use crate::AgentEvent;
 /// Limit on the lines that wait; further lines are lost and counted.
 const MOST_WAITING: usize = 4096;
 
-/// Time that the end of the run waits until the last lines are written.
+/// Maximum time that the end of the run waits for the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sink that appends every event to a file.
+/// Sink that appends the events of a run to a file.
 #[derive(Debug)]
 pub struct EventFile {
     facts: RunFacts,

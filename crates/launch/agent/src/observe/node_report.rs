@@ -2,8 +2,8 @@
 //!
 //! `/status`, the metrics, the failure report, the views of a job and `rdzv timeline` read it.
 //!
-//! [`NodeReport::replay`] takes events in their form for programs, so a file of events leads to the
-//! same report as the events of a running job, except for details of failures.
+//! [`NodeReport::replay`] takes events in their form for programs, so a report can also be computed
+//! from a file of events. Such a report lacks some details of failures.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +76,7 @@ pub struct NodeReport {
     pub slow: Vec<(u64, String)>,
     /// First failure of the last attempt that failed, as far as this node knows.
     pub failure: Option<KnownFailure>,
-    /// Rounds, waits and lives of workers, in the order of their beginning.
+    /// Rounds, waits, lives of workers and moments, ordered by their beginning.
     pub spans: Vec<TimelineSpan>,
     /// Time of the node by class.
     pub goodput: Goodput,
@@ -88,7 +88,7 @@ pub struct NodeReport {
     pub verdict: Verdict,
 }
 
-/// Failure of a worker, for views.
+/// Failure of a worker, an agent or a node, for views.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownFailure {

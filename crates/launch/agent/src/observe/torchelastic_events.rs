@@ -218,7 +218,7 @@ impl TorchelasticEvents {
         at.since(started).as_secs()
     }
 
-    /// Returns the parts that all events of a state have in common.
+    /// Returns the parts that all events have in common.
     fn milestone<'a>(
         &'a self,
         at: Wall,

@@ -35,7 +35,7 @@ pub struct Hardware {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// The machine does not have the hardware that the workers need.
+    /// The machine or the affinity mask of this process does not allow the binding.
     #[error(transparent)]
     Binding(#[from] BindingError),
     /// The name of a device can only be resolved by the driver's library.

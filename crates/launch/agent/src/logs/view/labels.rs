@@ -1,6 +1,6 @@
 //! Labels of this node's workers.
 //!
-//! A label is `[3]`, or `[node-a 3]` if the job has several nodes.
+//! The label of one worker is `[3]`, or `[node-a 3]` if the job has several nodes.
 
 use rdzv_agent_proto::group::{WorkerRanks, environment};
 use rdzv_console::live::Label;

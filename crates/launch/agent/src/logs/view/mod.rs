@@ -1,4 +1,6 @@
-//! View of a run on a terminal: lines of all workers with labels, then rows.
+//! View of a run on a terminal: lines of all workers with labels.
+//!
+//! The live view also has rows below the lines; the plain view has none.
 //!
 //! ```text
 //!   worker ── terminal ──► relay ── packets ──► view ──► console
@@ -102,7 +104,7 @@ enum Command {
 }
 
 impl LiveView {
-    /// Starts the view, which stays empty until there is output.
+    /// Starts the view, which stays empty until there is output or a status.
     ///
     /// # Errors
     ///

@@ -200,7 +200,7 @@ impl View {
 
     /// Handles the commands of the agent if this stream is unknown.
     ///
-    /// The agent adds a stream before its first packet, but perhaps after the last look at the
+    /// The agent adds a stream before its first packet, but perhaps after this thread last handled
     /// commands.
     fn learn(&mut self, id: StreamId) {
         if !self.streams.contains_key(&id) {
