@@ -14,7 +14,7 @@ class StoreError(Error):
 
 
 class StoreTimeout(StoreError, TimeoutError):
-    """A key, a queue item, a caller of a barrier, or an answer did not arrive in time."""
+    """A key, a queue item, a caller of a barrier or an answer was late."""
 
 
 class QueueEmpty(StoreError):

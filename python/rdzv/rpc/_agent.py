@@ -342,7 +342,10 @@ class RdzvAgent(Agent):
             pass
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
-        """Returns the event loop for coroutines and short functions, which has a separate thread."""
+        """Returns the event loop for coroutines and short functions.
+
+        It has a separate thread.
+        """
         with self._lock:
             if self._loop is None:
                 import asyncio

@@ -30,7 +30,8 @@ class Entry:
 
 
 _entries: dict[str, Entry] = {}
-# By identity, because some callables cannot be hashed. `name_of` checks that the function is the same.
+# By identity, because some callables cannot be hashed. `name_of` checks that the function is the
+# same.
 _names: dict[int, str] = {}
 _classes: set[tuple[str, str]] = set()
 

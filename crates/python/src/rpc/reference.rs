@@ -12,7 +12,9 @@ use crate::handle::Own;
 use crate::interrupt::wait_in_slices;
 use crate::timeout::FOREVER;
 
-/// Python object that its owner keeps while references to it exist. It is never sent.
+/// Python object that its owner keeps while references to it exist.
+///
+/// It is never sent.
 pub(super) struct Kept(pub(super) Py<PyAny>);
 
 /// Native half of a reference.

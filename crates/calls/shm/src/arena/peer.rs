@@ -16,7 +16,9 @@ use super::Location;
 use crate::error::{Result, ShmError};
 use crate::sealed::{self, Memory};
 
-/// Arena of a peer, for reading. The mapping lasts at least as long as any lease.
+/// Arena of a peer, for reading.
+///
+/// The mapping lasts at least as long as any lease.
 #[derive(Debug)]
 pub(super) struct PeerArena {
     id: u32,

@@ -80,7 +80,9 @@ pub struct WorkerStack {
     pub without_frames: Option<String>,
     /// State of the main thread in the kernel.
     pub kernel: KernelState,
-    /// Other threads, grouped by name and kernel wait channel, with the number in each group.
+    /// Other threads, grouped by name and kernel wait channel.
+    ///
+    /// Each group has the number of its threads.
     pub threads: Vec<(String, u32)>,
     /// Collective calls of the worker, if it has a flight recorder.
     #[serde(default)]
