@@ -294,7 +294,7 @@ impl NativeClient {
         self
     }
 
-    /// Breaks one of the rules, for a simulation.
+    /// Sets the rules; a simulation breaks one of them.
     pub fn with_rules(mut self, rules: Rules<Rule>) -> Self {
         self.rules = rules;
         self
