@@ -281,8 +281,8 @@ impl NativeClient {
     /// Sets the numeric address and port of the local end of the first connection.
     ///
     /// The driver may provide the address, here and in [`Input::Connected`], only under two
-    /// conditions. The driver closes a connection cleanly after [`Output::HangUp`], and resets it
-    /// otherwise. The workers end with the process.
+    /// conditions. The driver closes a connection cleanly only after [`Operation::Detach`], and
+    /// resets it otherwise. The workers end with the process.
     pub fn from(mut self, address: Option<String>) -> Self {
         self.join.from = address;
         self

@@ -101,7 +101,7 @@ pub enum Input<'a> {
 pub enum Output {
     /// Connect; the answer is [`Input::Connected`] or [`Input::Disconnected`].
     Dial,
-    /// Close the connection cleanly, after sending all data.
+    /// Close the connection, after sending all data.
     HangUp,
     /// Let the kernel end the connection after a time without an acknowledgement.
     Watch(Duration),

@@ -207,8 +207,8 @@ pub struct Join {
     /// Numeric address and port of the agent's end of this connection.
     ///
     /// An example is `10.0.0.2:51000`. Only an agent that can reattach sends it. The agent promises
-    /// to send [`Operation::Detach`] before it closes the connection, and that its workers end with
-    /// its process. A connection from this address does not come from a proxy.
+    /// to send [`Operation::Detach`] before it closes the connection cleanly, and that its workers
+    /// end with its process. A connection from this address does not come from a proxy.
     pub from: Option<String>,
 }
 
