@@ -15,7 +15,7 @@ use crate::recovering::Recovering;
 pub struct VoterGroupView {
     /// Id of the group; `None` if the process is in no group.
     pub cluster: Option<u64>,
-    /// Highest epoch of a coordinator that the process knows.
+    /// Highest epoch that the process knows.
     pub epoch: Option<u64>,
     /// The term, if the group has voters. It equals the epoch.
     pub term: Option<u64>,
@@ -102,7 +102,7 @@ pub enum Case {
     W3,
     /// All agents of a round are silent.
     W4,
-    /// No majority of the voters is in contact.
+    /// No majority of the voters is in contact, or, at the start, not all of them.
     ///
     /// A process that is cut off with a minority (W6) is in the same case.
     W5,
@@ -136,7 +136,7 @@ impl Wait {
         }
     }
 
-    /// Creates the wait for a majority of the voters.
+    /// Creates the wait for missing voters.
     pub fn for_voters(present: usize, of: usize, missing: Vec<String>) -> Self {
         Self {
             case: Case::W5,

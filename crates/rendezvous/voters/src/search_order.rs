@@ -9,8 +9,8 @@ pub const ATTEMPT: Duration = Duration::from_millis(500);
 
 /// Maximum number of times that [`ATTEMPT`] doubles.
 ///
-/// Thousands of agents search at the same time. Otherwise a slow voter would answer only agents
-/// that have already timed out.
+/// Thousands of agents may search at the same time. With a constant time, a slow voter would answer
+/// only agents that have already timed out.
 const DOUBLINGS: u32 = 2;
 
 /// Endpoints at which the coordinator may be.

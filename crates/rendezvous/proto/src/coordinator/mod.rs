@@ -20,7 +20,7 @@
 //!   it before one of them reads the key, and reads it after one of them has written. Their
 //!   compare-and-set fails if the state has changed since they read it.
 //! * The coordinator forgets a run without native agents. Its state is then under torchrun's key.
-//!   The coordinator removes the key after an hour, unless its value has changed.
+//!   The coordinator removes the key later (`left_runs.rs`), unless its value has changed.
 //!
 //! | file | content |
 //! |---|---|
@@ -255,7 +255,7 @@ pub struct Origin {
     ///
     /// New rounds get numbers that differ from those of the forgotten rounds.
     pub forgotten: u32,
-    /// Last contact of an elector with an earlier leader, if the group has voters.
+    /// Last contact of an elector with an earlier leader, if this one was elected.
     pub electors_heard: Option<Mono>,
     /// Maximum silence of a machine, if known before the first agent joins.
     pub node_timeout: Option<Duration>,

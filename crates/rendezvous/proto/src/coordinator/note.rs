@@ -1,9 +1,9 @@
 //! Record that a coordinator leaves for its successor in case it is killed.
 //!
-//! The record lives outside the coordinator's process, in two slots that are written alternately,
-//! because a writer may die at any byte. The coordinator writes the record before it notifies any
-//! agent of its content. So a coordinator that starts with the record knows the last announced
-//! round of each run.
+//! Voters of a list replicate the record in memory. Otherwise it lives outside the coordinator's
+//! process, in two slots that are written alternately, because a writer may die at any byte. The
+//! coordinator writes the record before it notifies any agent of its content. So a coordinator that
+//! starts with the record knows the last announced round of each run.
 //!
 //! ```text
 //!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, address,
@@ -37,7 +37,7 @@ pub struct Note {
     ///
     /// If the list is not empty, the next process here must not continue alone.
     pub voters: Vec<String>,
-    /// `host:port` of the process, if it is a member of a group.
+    /// `host:port` of the voter in the process, if there is one.
     pub address: String,
     /// Number that orders the logs of the cluster, and an index in the current log.
     pub applied: (u64, u64),
@@ -54,8 +54,8 @@ pub struct RunNote {
     pub round: u64,
     /// Instances of the agents of its participants, by rank.
     ///
-    /// An entry is 0 if its participant has left the run or was lost. The list is empty unless all
-    /// participants can reattach.
+    /// An entry is 0 if its participant has left the run or was lost. In a silent round, the lost
+    /// participants keep their entries. The list is empty unless all participants can reattach.
     pub members: Vec<u64>,
     /// `true` if the run is over.
     pub closed: bool,

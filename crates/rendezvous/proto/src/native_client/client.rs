@@ -281,8 +281,8 @@ impl NativeClient {
     /// Sets the numeric address and port of the local end of the first connection.
     ///
     /// The driver may provide the address, here and in [`Input::Connected`], only under two
-    /// conditions. The driver closes a connection cleanly after [`Output::HangUp`], and resets it
-    /// otherwise. The workers end with the process.
+    /// conditions. The driver closes a connection cleanly only after [`Operation::Detach`], and
+    /// resets it otherwise. The workers end with the process.
     pub fn from(mut self, address: Option<String>) -> Self {
         self.join.from = address;
         self
@@ -294,7 +294,7 @@ impl NativeClient {
         self
     }
 
-    /// Breaks one of the rules, for a simulation.
+    /// Sets the rules; a simulation breaks one of them.
     pub fn with_rules(mut self, rules: Rules<Rule>) -> Self {
         self.rules = rules;
         self

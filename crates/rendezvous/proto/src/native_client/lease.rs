@@ -33,7 +33,7 @@ pub(super) struct Lease {
     /// Numbers and times of the questions without an answer.
     sent: VecDeque<(u64, Mono)>,
     end: Option<Mono>,
-    /// Time of the next question; `None` without a round.
+    /// Time of the next question; `None` without a round that has a fence.
     pub(super) due: Option<Mono>,
 }
 
@@ -54,7 +54,7 @@ impl Lease {
         self.due = Some(now);
     }
 
-    /// `true` if the workers of a round have this lease.
+    /// `true` if the agent is in a round with a fence, and asks for its lease.
     pub(super) fn is_of_round(&self) -> bool {
         self.due.is_some()
     }

@@ -101,7 +101,7 @@ pub enum Input<'a> {
 pub enum Output {
     /// Connect; the answer is [`Input::Connected`] or [`Input::Disconnected`].
     Dial,
-    /// Close the connection cleanly, after sending all data.
+    /// Close the connection, after sending all data.
     HangUp,
     /// Let the kernel end the connection after a time without an acknowledgement.
     Watch(Duration),
@@ -169,7 +169,7 @@ pub enum Output {
     Missing(Missing),
     /// Log that the previous coordinator, at this address, may still be running.
     Undecided(String),
-    /// The joined round has changed, or the run is over.
+    /// The joined round has changed, the run is over, or the coordinator is lost.
     Changed(RoundChange),
     /// Answer to [`Input::Close`]: the run is closed.
     Closed,
@@ -255,9 +255,9 @@ pub enum RoundChange {
         /// The reason, as a sentence.
         reason: String,
     },
-    /// A participant has failed permanently.
+    /// Another agent has failed permanently.
     PeerFailed {
-        /// The participant.
+        /// The node of the agent.
         node: String,
         /// The reason that it has sent.
         reason: String,

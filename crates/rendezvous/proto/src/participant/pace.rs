@@ -2,9 +2,10 @@
 //!
 //! A write fails if another agent has written since the last read. With many simultaneous writers,
 //! most of the work is lost. Retries without a pause make this worse with every agent. So after a
-//! lost write, an agent waits for a random part of a window. The window doubles with every loss, up
-//! to a limit. After the end of a round, for example, many agents are about to write. Then each
-//! agent picks a random moment in the time that all of them need.
+//! lost write, an agent usually waits for a random part of a window. Unless a setting fixes the
+//! window, it doubles with every loss, up to a limit. After the end of a round, for example, many
+//! agents are about to write. Then each agent picks a random moment in the time that all of them
+//! need.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use rdzv_core::time::Mono;
 /// Agents are often started at the same time.
 const FIRST_JOIN: Duration = Duration::from_millis(300);
 
-/// Longest window, which is short enough for heartbeats to succeed in time.
+/// Longest automatic window, which is short enough for heartbeats in time.
 const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 
 /// Half the window of a node that other nodes have removed for the first time.
@@ -42,7 +43,7 @@ pub(super) struct Pace {
     asked_at: Mono,
     /// Number of consecutive lost writes.
     losses: u32,
-    /// Number of times that other nodes have removed this one since its last join.
+    /// Number of times that other nodes have removed this one since its last round.
     expelled: u32,
 }
 

@@ -112,7 +112,8 @@ impl Run {
 
     /// Removes a participant.
     ///
-    /// After the last participant of a complete round has left, the next round begins.
+    /// After the last participant of a complete round has left, the next round begins, unless all
+    /// were lost by silence.
     pub(super) fn remove_participant(&mut self, now: Now, node: &NodeDesc) {
         self.nodes.participants.remove(node);
         self.torchrun.outdate();

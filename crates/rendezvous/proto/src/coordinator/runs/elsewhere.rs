@@ -15,8 +15,8 @@
 //!   coordinator's addresses. Then a recovery without a record follows.
 //!
 //! A coordinator with a separate round in the run does not wait, because there are two clusters. It
-//! notifies members of the other cluster that their round is over. Voters do not wait either,
-//! because their record is replicated.
+//! notifies members of the other cluster that their round is over. An elected coordinator does not
+//! wait either, because its record is replicated.
 
 use super::round::Round;
 use super::{Effect, Run};

@@ -5,9 +5,10 @@
 //! * `max_nodes` nodes have joined.
 //! * At least `min_nodes` nodes have joined, every expected node is among them, and the expected
 //!   nodes were enough from the beginning. After a change, there is no other node to wait for.
-//! * At least `min_nodes` nodes have joined, and the last call is over. A round that would be
-//!   complete waits while members of an older round, which this coordinator does not know, may
-//!   reattach.
+//! * At least `min_nodes` nodes have joined, and the last call is over.
+//!
+//! In each case, the round may have to wait while members of an older round, which this coordinator
+//! does not know, may reattach. An agent of torchrun can complete a round too (`torchrun.rs`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

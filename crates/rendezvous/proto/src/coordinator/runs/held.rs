@@ -129,8 +129,8 @@ impl Run {
 
     /// Handles a successful participant that leaves a held round.
     ///
-    /// A round that holds continues without the node. Returns `false` if the departure ends the
-    /// round.
+    /// A round that holds continues without the node. Returns `false` if the round does not hold,
+    /// or if the node is its last participant or has not succeeded.
     pub(super) fn leaves_after_success(&mut self, node: &NodeDesc) -> bool {
         let Round::Held(formed) = &mut self.round else {
             return false;

@@ -141,7 +141,8 @@ impl Run {
         };
         let formed = self.round.formed();
         if self.round.is_ended() || formed.is_some_and(|formed| !formed.left.is_empty()) {
-            // The agent has never received the round, which is over now. It waits for the next one.
+            // The agent has never received the round, which is over or has lost a node since. The
+            // agent waits for the next one.
             self.restart_join(now, node);
             return self.arrive(now, node);
         }
@@ -235,7 +236,7 @@ impl Run {
         if let Some((addr, port)) = held.master {
             self.set_master(addr, port);
         }
-        // The round is over because a reattached participant has left again.
+        // A reattached participant has left again, or all participants were silent.
         if self.round.is_ended() {
             self.dismiss(&node, held.round);
         }

@@ -13,12 +13,12 @@
 //! | at the end of the window: one that no longer holds it | it is over; missing participants are lost |
 //! | half or fewer, and all of them hold it | the coordinator waits, and logs the missing agents |
 //!
-//! Without voters, the window is [`WINDOW`], plus 0.2 ms for each participant. With voters, it ends
-//! at the earliest 1.05 times `node_timeout` plus 0.25 s after the last message of the previous
-//! coordinator. A coordinator with voters has a majority, so it also declares missing participants
-//! lost in the last case. If all are missing, this holds only if they have a fence, or if one of
-//! them had left. If the user confirms that the missing participants have exited, they are lost at
-//! the end of the window in any case.
+//! Without voters, the window is [`WINDOW`] plus 0.2 ms for each participant, or longer if the
+//! record has a lease. With voters, it ends at the earliest 1.05 times `node_timeout` plus 0.25 s
+//! after the last message of the previous coordinator. A coordinator with voters has a majority, so
+//! it also declares missing participants lost in the last case. If all are missing, this holds only
+//! if they have a fence, or if one of them had left. If the user confirms that the missing
+//! participants have exited, they are lost at the end of the window in any case.
 //!
 //! This guarantees that two complete rounds never overlap. The round of the record is the last one
 //! that was announced, so every agent of earlier rounds has left them. The next round forms only

@@ -111,7 +111,7 @@ pub(super) struct Formed {
     pub(super) answered: BTreeSet<NodeDesc>,
     /// Time at which the participants in `succeeded` end, if no node joins again.
     pub(super) ends: Option<Mono>,
-    /// Participants that have failed permanently.
+    /// Agents that have failed permanently.
     pub(super) failed: BTreeSet<NodeDesc>,
     /// Participants that were lost by silence, by rank.
     pub(super) silent: BTreeMap<u32, SilentAgent>,

@@ -37,7 +37,7 @@ use rdzv_core::time::Now;
 
 /// Time until the coordinator logs the wait.
 ///
-/// Killed agents are restarted sooner.
+/// Killed agents are usually restarted sooner.
 const SAY_AFTER: Duration = Duration::from_millis(400);
 
 impl Run {

@@ -2,7 +2,7 @@
 //!
 //! Native agents write no heartbeats into the state. The coordinator writes a current heartbeat for
 //! each that is not lost. An agent of torchrun is lost when its heartbeat has not changed for some
-//! time on the coordinator's clock. So the clocks of agents do not matter.
+//! time on the coordinator's clock. So the clocks of agents do not matter to the coordinator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -250,7 +250,8 @@ impl Run {
         };
         let has_left = left.is_some();
         if let Some(formed) = self.round.formed_mut() {
-            // The launcher of a native agent has removed the agent after it had exited.
+            // An agent of torchrun has left, or the launcher of a native agent has removed the
+            // agent after its exit.
             self.record.torn |= has_left;
             formed.awaited.retain(|node| !nodes.waiting.contains(node));
         } else if let Round::Forming(forming) = &mut self.round {

@@ -56,9 +56,9 @@ pub enum Event {
         /// Reason for the end of the round, as a sentence.
         reason: String,
     },
-    /// A participant has failed permanently.
+    /// Another agent has failed permanently.
     PeerFailed {
-        /// The participant.
+        /// The node of the agent.
         node: String,
         /// The reason that it has sent.
         reason: String,
@@ -91,7 +91,7 @@ pub enum Event {
     },
     /// The agent has a session; the coordinator may have a successor if it dies.
     ///
-    /// A coordinator that has no successor does not send it.
+    /// A coordinator that is not restartable does not send it.
     Attached(Authority),
     /// A restarted coordinator can recover the round that is announced next.
     Recoverable {
@@ -115,7 +115,7 @@ pub enum Event {
         /// Numeric address and port of the other coordinator.
         address: String,
     },
-    /// The current voters, which include the coordinator.
+    /// The current voters, which include the coordinator, and the learners.
     ///
     /// Sent only to agents that have sent [`Candidate`](super::Operation::Candidate).
     Voters(VoterList),
@@ -297,7 +297,7 @@ impl Event {
                 match fields.rest(|fields| fields.u32("the number of the watch"))? {
                     None => Self::Alive(arrived),
                     Some(watch) => Self::Reports {
-                        // An agent that waits is one of the nodes.
+                        // If the agent waits for a round, at least one node has joined.
                         arrived: arrived.filter(|arrived| arrived.nodes > 0),
                         watch,
                         messages: fields.0.to_vec(),

@@ -66,11 +66,12 @@ pub enum Operation {
     ///
     /// The answer is `Attached`, followed by events that depend on the state of the agent. An agent
     /// that leaves receives only `Left`. If the run is over or the coordinator refuses the agent,
-    /// the agent receives only that event.
+    /// the agent receives only an event about that.
     Reattach(Box<Reattach>),
     /// Reports that all workers of the agent have succeeded.
     ///
-    /// The answer is `AllSucceeded`, once the workers of all participants have succeeded.
+    /// In a recoverable round, the answer is `AllSucceeded`, once the workers of all participants
+    /// have succeeded.
     Succeeded {
         /// The round.
         round: u64,
@@ -81,6 +82,7 @@ pub enum Operation {
     /// the end of an agent that sends [its address](Join::from).
     Detach,
     /// Reports that the agent searches for the coordinator at all known voters.
+    ///
     /// Sent only to a coordinator that [takes voters](super::Authority::takes_voters).
     Candidate {
         /// `true` if the agent can be a voter, and is none.
@@ -205,8 +207,8 @@ pub struct Join {
     /// Numeric address and port of the agent's end of this connection.
     ///
     /// An example is `10.0.0.2:51000`. Only an agent that can reattach sends it. The agent promises
-    /// to send [`Operation::Detach`] before it closes the connection, and that its workers end with
-    /// its process. A connection from this address does not come from a proxy.
+    /// to send [`Operation::Detach`] before it closes the connection cleanly, and that its workers
+    /// end with its process. A connection from this address does not come from a proxy.
     pub from: Option<String>,
 }
 

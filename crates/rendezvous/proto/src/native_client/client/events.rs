@@ -47,7 +47,7 @@ impl NativeClient {
     }
 
     fn event(&mut self, now: Mono, event: Event) {
-        // Events about other agents prove nothing, because they never answer this agent.
+        // Events about other agents prove nothing, because they need not answer this agent.
         let is_of_others = matches!(
             event,
             Event::Membership { .. } | Event::PeerFailed { .. } | Event::Reports { .. }

@@ -10,7 +10,7 @@ use rdzv_core::time::{Mono, Now, earliest};
 use super::{Copy, Participant};
 use crate::participant::pace;
 
-/// Time for which a copy needs no new read, unless the store reports a change.
+/// Age from which a request or a heartbeat needs a new read of the state.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
 /// Time for which a join tries to undo its changes after its timeout.
