@@ -167,7 +167,7 @@ impl Rendezvous {
 
     /// Returns 1 if the round of this node has ended, otherwise 0.
     ///
-    /// A round ends because nodes wait or have left. The call sends no request.
+    /// A round ends because nodes wait, have left or are lost. The call sends no request.
     fn num_nodes_waiting(&self) -> PyResult<u32> {
         let inner = self.0.get()?;
         let seen = inner.seen.lock();

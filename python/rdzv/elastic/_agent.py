@@ -94,7 +94,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     The native agent decides when an attempt begins or ends. With a handler of rdzv it has already joined the round and
     assigned the ranks when it calls ``_initialize_workers`` or ``_restart_workers``. With a handler of the user, which
-    derives from :class:`rdzv.rendezvous.RendezvousHandler` or has its methods, ``_rendezvous`` calls
+    derives from :class:`rdzv.rendezvous.RendezvousHandler` or has the same methods, ``_rendezvous`` calls
     ``next_rendezvous``. While the workers are HEALTHY, the agent calls ``num_nodes_waiting`` every
     ``monitor_interval``, and restarts them if nodes wait. The handler is the caller's: no run closes it or shuts it
     down.
@@ -108,7 +108,7 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout (int): argument ``timeout`` of ``_shutdown``, in seconds.
 
     Raises:
-        TypeError: ``spec.rdzv_handler`` lacks a method from :class:`rdzv.rendezvous.RendezvousHandler`.
+        TypeError: ``spec.rdzv_handler`` lacks a method that the agent needs, for example ``next_rendezvous``.
         ValueError: the specification has an invalid value.
 
     Example:

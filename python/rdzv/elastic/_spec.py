@@ -24,12 +24,14 @@ class WorkerSpec:
         entrypoint (callable | str | None): the function that each worker calls, or a program.
         args (tuple): arguments of the entry point.
         max_restarts (int): maximum number of restarts after failures. Default 3.
-        monitor_interval (float): seconds between two calls to ``_monitor_workers``. Default 0.1.
+        monitor_interval (float): seconds between two calls to ``_monitor_workers``. Default 0.1. Only
+            :class:`SimpleElasticAgent` uses it.
         master_port (int | None): port of the workers' store; ``None``: a free port.
         master_addr (str | None): host of the workers' store; ``None``: rdzv finds it.
         local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
-        numa_options (object | None): torch's ``NumaOptions``; rdzv uses its ``affinity_mode``.
+        numa_options (object | None): torch's ``NumaOptions``; :class:`LocalElasticAgent` uses its
+            ``affinity_mode``.
         duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one
             file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.

@@ -258,7 +258,7 @@ class NativeRendezvousHandler(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """Returns 1 if the round of this node has ended.
 
-        A round ends because nodes wait or have left.
+        A round ends because nodes wait, have left or are lost.
 
         Returns:
             int: 0 or 1.

@@ -19,7 +19,7 @@ _said: set[str] = set()
 
 
 def _say(job: rdzv.Job, text: str) -> None:
-    """Prints which way of recovery a job uses, once."""
+    """Prints once, at rank 0, which way of recovery a job uses."""
     if job.rank == 0 and text not in _said:
         _said.add(text)
         print(f"rdzv: {text}", file=sys.stderr)

@@ -656,11 +656,10 @@ def create(opts, backend_options=None, backend=RdzvBackend):
 def register():
     """Registers the backend ``rdzv`` with torch, which calls this entry point.
 
+    The import of this module raises ImportError if torch is too old.
+
     Returns:
         None.
-
-    Raises:
-        RuntimeError: this torch does not support backends in Python.
 
     Example:
         >>> import rdzv.torch.backend
