@@ -190,7 +190,7 @@ impl ProgressWatch {
         (!self.workers.is_empty()).then_some(self.next_check)
     }
 
-    /// Records the usage of a worker without its children.
+    /// Records the usage of a worker without its running children.
     /// Returns `false` if the usage shows no progress. The caller must then record the usage of the
     /// worker's children.
     pub fn own(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) -> bool {

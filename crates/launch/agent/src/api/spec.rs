@@ -26,8 +26,8 @@ pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 /// Specification of one node's workers: one role and one entry point.
 /// [`WorkerSpec::builder`] creates and checks it. A specification is constant for the whole run.
 ///
-/// Other nodes of the job may have other roles and other numbers of workers. The nodes exchange
-/// this information after each rendezvous, and the ranks follow from it.
+/// Other nodes of the job may have other roles and other numbers of workers. The ranks follow from
+/// the roles and numbers of all nodes.
 #[derive(Clone)]
 pub struct WorkerSpec {
     pub(super) entrypoint: WorkerEntrypoint,

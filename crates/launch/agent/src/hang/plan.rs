@@ -40,6 +40,7 @@ pub struct HeartbeatPlan {
 }
 
 /// Action that follows a hang.
+/// A node whose workers may all be waiting for another node only reports the hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HangAction {
     /// Report the hang and the location of each worker.

@@ -4,7 +4,7 @@
 //! the heads of the queues, so the lines of a worker stay in order. A line leaves
 //!
 //! * immediately, if it is at the heads of all streams that have not ended or still have lines;
-//! * at the head of its queue, if it is not compared;
+//! * when it reaches the head of its queue, if it is not compared;
 //! * otherwise when its window has expired, together with the equal heads. It leaves earlier if too
 //!   many bytes wait, if all streams have ended, or if the caller releases it. If a worker has the
 //!   line further back in its queue, the lines before it leave first. This aligns output that is

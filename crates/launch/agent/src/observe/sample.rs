@@ -66,7 +66,7 @@ impl Sampler {
 /// Resources that a process has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerUsage {
-    /// Processor time since the start of the process.
+    /// Processor time of the process and of its reaped children.
     pub processor: Duration,
     /// Resident memory in bytes.
     pub memory: u64,
