@@ -257,7 +257,7 @@ impl Memory {
     ) -> PyResult<Self> {
         let argument = Argument::new(operation, name);
         if let Some(memory) = Self::of_tensor(object, argument)? {
-            return Ok(memory);
+            return memory.aligned(format!("{name}.clone()"));
         }
         let memory = match PyUntypedBuffer::get(object) {
             Ok(buffer) => Self::of_buffer(object, buffer, argument, access),
@@ -272,13 +272,20 @@ impl Memory {
                 Self::of_dlpack(object, argument, access)
             }
         }?;
-        let align = memory.kind.element.size();
-        if memory.bytes > 0 && !memory.start.as_ptr().addr().is_multiple_of(align) {
-            return Err(argument.refused(
-                "is not aligned for its elements; pass numpy.require(x, requirements=\"A\")",
-            ));
+        memory.aligned("numpy.require(x, requirements=\"A\")".to_owned())
+    }
+
+    /// Refuses memory that is not aligned for its elements.
+    ///
+    /// `instead` is what the caller should pass.
+    fn aligned(self, instead: String) -> PyResult<Self> {
+        let align = self.kind.element.size();
+        if self.bytes > 0 && !self.start.as_ptr().addr().is_multiple_of(align) {
+            return Err(self
+                .argument
+                .refused(format!("is not aligned for its elements; pass {instead}")));
         }
-        Ok(memory)
+        Ok(self)
     }
 
     /// Returns the memory of a `torch.Tensor`; `None` if `object` is not a tensor.

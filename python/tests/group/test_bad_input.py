@@ -61,6 +61,17 @@ def test_what_is_not_contiguous(group):
         group.all_reduce(torch.zeros(4, 4).t()[1:])
 
 
+def test_what_is_not_aligned(group):
+    memory = bytearray(17)
+    with refused(ValueError, "all_reduce: tensor is not aligned", "numpy.require"):
+        group.all_reduce(np.frombuffer(memory, np.float64, 2, 1))
+    torch = pytest.importorskip("torch")
+    shifted = torch.frombuffer(memory, dtype=torch.float64, count=2, offset=1)
+    with refused(ValueError, "all_reduce: tensor is not aligned", "tensor.clone()"):
+        group.all_reduce(shifted)
+    group.all_reduce(shifted.clone())
+
+
 def test_what_is_read_only(group):
     array = np.zeros(2)
     array.flags.writeable = False
