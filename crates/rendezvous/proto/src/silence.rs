@@ -3,8 +3,8 @@
 //! A machine is silent after a power loss or with a cut cable, for example.
 //!
 //! ```text
-//!   coordinator ◄─ heartbeat ── agent         every L/4, and answered; L is `node_timeout`
-//!   coordinator ── pulse ──► agent            after L/3 without a message from the agent
+//!   coordinator ◄─ heartbeat ── agent         at least every L/4, and answered; L: `node_timeout`
+//!   coordinator ── pulse ──► agent            in a round, after L/3 without a message from it
 //!   kernel: resends both, and ends the connection after L/2 without an acknowledgement
 //! ```
 //!
@@ -38,9 +38,9 @@ pub(crate) fn heartbeat(node_timeout: Duration) -> Duration {
     node_timeout / 4
 }
 
-/// Returns the time after which the coordinator sends a pulse to a quiet agent.
+/// Returns the time after which the coordinator sends a quiet member a pulse.
 ///
-/// The kernel of the agent must acknowledge the pulse.
+/// The kernel of that agent must acknowledge the pulse.
 pub(crate) fn pulse(node_timeout: Duration) -> Duration {
     node_timeout / 3
 }

@@ -149,7 +149,7 @@ impl Settings {
 /// Action that a voter requests from its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Output of the coordinator here, except a record; or a close by the voter.
+    /// Output of the coordinator or the voter here, except a record.
     Coordinator(coordinator::Output),
     /// Send a frame to the process at an endpoint.
     ///
@@ -215,7 +215,7 @@ pub enum Fact {
         /// Current term.
         term: u64,
     },
-    /// This voter no longer knows a leader, and the voters elect another one.
+    /// This voter no longer knows a leader.
     Leaderless {
         /// Endpoint of the lost coordinator.
         coordinator: String,

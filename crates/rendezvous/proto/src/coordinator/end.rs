@@ -21,9 +21,9 @@
 //! * A kernel ends a stream when a process closes the last descriptor of the connection. No other
 //!   process has a descriptor, because it is closed in each program that the agent starts. So the
 //!   agent has closed the connection or has ended.
-//! * If an agent sends [`Join::from`](super::wire::Join::from), its driver sends `Detach` before it
-//!   closes the connection. If it cannot write `Detach`, or a thread panics, the driver resets the
-//!   connection, and a reset proves nothing (`native/link.rs`).
+//! * If a live agent has sent [`Join::from`](super::wire::Join::from), its driver closes the
+//!   connection cleanly only after `Detach`. Otherwise, for example when a thread panics, the
+//!   driver resets the connection, and a reset proves nothing (`native/link.rs`).
 //!
 //! The kernel kills the workers of such an agent when the agent ends, before or soon after it sends
 //! the end of stream. The workers have ended [`WORKERS_END_WITHIN`] after its arrival. The

@@ -112,14 +112,14 @@ pub enum Input<'a> {
         /// The value; `None` if the store does not have the key.
         value: Option<&'a [u8]>,
     },
-    /// An agent of torchrun is about to read or to change a key.
+    /// A store client, usually torchrun's agent, is about to read or change a key.
     Touching {
         /// The key.
         key: &'a [u8],
-        /// `true` if the agent may change the key.
+        /// `true` if the client may change the key.
         writes: bool,
     },
-    /// An agent of torchrun may have changed a key.
+    /// A store client, usually an agent of torchrun, may have changed a key.
     Stored {
         /// The key.
         key: &'a [u8],

@@ -68,7 +68,7 @@ pub(super) struct Limits {
 pub(super) struct Due {
     /// Sessions that were silent for too long, with the time of the last message.
     pub(super) silent: Vec<(ConnId, NodeDesc, Mono)>,
-    /// Sessions whose agents get a pulse now.
+    /// Sessions whose agents get a pulse now, if they are in the round.
     pub(super) quiet: Vec<(ConnId, NodeDesc)>,
 }
 

@@ -7,9 +7,10 @@
 //! | any | is complete, below `max_nodes` | the wait list |
 //! | any | is complete, at `max_nodes` | the spare nodes |
 //!
-//! A participant that joins again leaves its round first. When the last participant of a complete
-//! round has left it, the next round forms with the waiting nodes. If all participants were lost by
-//! silence, `silent.rs` decides.
+//! During a search for participants, a node that joins is in no list yet. A participant that joins
+//! again leaves its round first. When the last participant of a complete round has left it, the
+//! next round forms with the waiting nodes. If all participants were lost by silence, `silent.rs`
+//! decides.
 
 use super::Run;
 use super::round::Round;
