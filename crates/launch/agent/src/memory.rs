@@ -2,7 +2,8 @@
 //!
 //! The agent compares the kernel's counters before an attempt and after the exit of a worker.
 //!
-//! * `memory.events` of a worker's control group counts that worker and its descendants.
+//! * `memory.events` of a worker's control group counts the kills of that worker and its
+//!   descendants.
 //! * `memory.events` (v2) or `memory.oom_control` (v1) of the agent's group counts the whole job on
 //!   this node, and everything else in the same container.
 //! * `/proc/vmstat` counts the whole machine.

@@ -106,7 +106,7 @@ impl RoundStore {
     }
 
     /// Ends all connections, because the round is over.
-    /// A server must not wait for them.
+    /// A server that shuts down then does not wait for them.
     pub(crate) fn end(&self) {
         let mut connections = self.lock();
         connections.source = None;

@@ -1,4 +1,4 @@
-//! Invariants of the events for agents: INV-R1 to INV-R4, INV-N1 to INV-N3.
+//! Record of the rounds, which checks INV-R1 to INV-R4 and INV-N1 to INV-N3.
 
 use std::collections::{BTreeMap, BTreeSet};
 

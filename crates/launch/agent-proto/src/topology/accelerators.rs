@@ -105,9 +105,9 @@ impl Accelerators {
 
 /// Restricts devices as the driver's library does.
 ///
-/// The list counts up to its first entry that names no device. A list that names a device twice
-/// makes no device visible. An entry is the beginning of a UUID, or an index. Only the digits at
-/// the start of an index count (`0;1` is 0, as in PyTorch). Without a list all devices are visible.
+/// The first entry that names no device ends the list. A list that names a device twice makes no
+/// device visible. An entry is the beginning of a UUID, or an index. Only the digits at the start
+/// of an index count (`0;1` is 0, as in PyTorch). Without a list all devices are visible.
 pub fn visible<'d>(devices: &'d [Accelerator], list: Option<&str>) -> Vec<Visible<'d>> {
     let Some(list) = list else {
         return devices.iter().map(Visible::Device).collect();

@@ -237,7 +237,7 @@ fn random_run_id(alone: bool) -> String {
     run_id
 }
 
-/// Reason why a launch has no values.
+/// Reason why a launch failed, so that it returns no values.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LaunchError {

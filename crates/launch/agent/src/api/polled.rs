@@ -39,8 +39,9 @@ pub(super) struct PolledSupervisor<'a> {
     spec: &'a WorkerSpec,
     supervisor: &'a mut dyn WorkerSupervisor,
     view: &'a View,
-    /// Workers that will be started together, and the port for one of them.
+    /// Requests for the workers that will be started together.
     requests: Vec<StartRequest>,
+    /// Listener that reserves the port for one of these workers.
     reserved_port: Option<Arc<TcpListener>>,
     /// Signal and shutdown timeout for stopping the workers.
     stop: Option<(i32, Duration)>,

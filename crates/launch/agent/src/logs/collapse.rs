@@ -138,7 +138,7 @@ impl Fold {
         self.heads().map(|(_, head)| head.due).min()
     }
 
-    /// Returns `true` if this stream has not ended, or a line of it waits.
+    /// Returns `true` if this stream has not ended, or if a line of it is still waiting.
     pub(super) fn knows(&self, stream: StreamId) -> bool {
         self.queues.contains_key(&stream)
     }

@@ -92,7 +92,7 @@ pub struct NodeReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownFailure {
-    /// Node of the worker.
+    /// Node on which the failure occurred.
     pub host: String,
     /// Rank of the worker, if a worker failed.
     pub rank: Option<u32>,
