@@ -54,7 +54,7 @@ enum Offers {
 pub struct SpinBudget {
     longest: Duration,
     offers: Offers,
-    /// `true` if other threads had run on the processor during the last wait.
+    /// `true` if other threads ran on the processor during the last wait.
     shared: AtomicBool,
     /// Moving average of the waits in nanoseconds.
     ///

@@ -18,7 +18,7 @@ pub struct RendezvousParameters {
     pub min_nodes: u32,
     /// Maximum number of nodes.
     pub max_nodes: u32,
-    /// Address at which other nodes reach this node; `None` detects it.
+    /// Address at which other nodes reach this node; detected if `None`.
     pub local_addr: Option<String>,
     /// Program that the workers run, which keeps agents of other programs out.
     ///

@@ -195,7 +195,7 @@ impl World {
 
     /// Cuts directions between slots for this time.
     ///
-    /// A connection that is cut for long is reset.
+    /// A connection that is cut for a long time is reset.
     pub(super) fn cut(&mut self, directions: Vec<(usize, usize)>, time: std::time::Duration) {
         let time = crate::scheduler::nanos(time);
         for direction in &directions {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Process(u32),
-    /// An address; for IPv6 only its first 64 bits, as one host may own the rest.
+    /// An address; of an IPv6 address only the first 64 bits.
     Address(IpAddr),
     /// Anything else.
     Unknown,

@@ -59,7 +59,7 @@ pub fn counter(text: &str, name: &str) -> Option<u64> {
         .find_map(|(known, value)| (known == name).then(|| value.trim().parse().ok())?)
 }
 
-/// Mount of a hierarchy that has the controller, from `mountinfo`.
+/// Mount of the unified hierarchy, or of the controller's v1 hierarchy.
 struct Mount {
     version: Version,
     /// Path of the mounted group within the hierarchy.
