@@ -67,7 +67,7 @@ pub struct GroupStatus(Arc<Mutex<Known>>, ReportExchange);
 
 #[derive(Default)]
 struct Known {
-    /// Store server of this process, if the process is a voter or hosts the coordinator.
+    /// Store server of this process; `None` unless it votes or coordinates.
     server: Option<Pinger>,
     /// Latest view of that server.
     view: Option<VoterGroupView>,

@@ -138,7 +138,7 @@ impl Fold {
         self.heads().map(|(_, head)| head.due).min()
     }
 
-    /// Returns `true` if this stream has not ended, or if a line of it is still waiting.
+    /// Returns `true` unless this stream has ended and no line of it waits.
     pub(super) fn knows(&self, stream: StreamId) -> bool {
         self.queues.contains_key(&stream)
     }

@@ -162,8 +162,8 @@ pub enum Output {
     },
     /// In the joined round, the loss of a node becomes known within this time.
     ///
-    /// The cause is a broken connection to the coordinator. Also sent when the agent has reattached,
-    /// because the coordinator may still be waiting for other agents.
+    /// The cause is a broken connection to the coordinator. Also emitted when the agent has
+    /// reattached, because the coordinator may still be waiting for other agents.
     LossesKnownWithin(Duration),
     /// Log that the coordinator is missing.
     Missing(Missing),
