@@ -213,7 +213,7 @@ class CollectiveTimeout(CollectiveError, TimeoutError):
 class RankLost(CollectiveError, ConnectionError):
     """A rank that an operation waited for has left the group, which is now broken.
 
-    The process of that rank has exited, or has closed its group.
+    The connection to that rank is lost. Its process has probably exited, or has closed its group.
     """
 
 

@@ -1,4 +1,4 @@
-//! Simulated worlds for the protocol machines, each under one seed.
+//! Simulated worlds for the protocol machines; one seed drives each world.
 //!
 //! - [`agents`]: agents that form rounds at a coordinator or over a shared state.
 //! - [`consensus`]: a group of voters, and clients that count with it.

@@ -1,4 +1,4 @@
-//! End of a group, common to its collective operations and its messages.
+//! Error that ends a group, for its collective operations and its messages.
 
 use crate::error::CollectiveError;
 use crate::wire::{AbortCause, Frame};

@@ -175,7 +175,7 @@ impl Voter {
         self.ending.is_some()
     }
 
-    /// Returns how long an agent's connection may acknowledge nothing.
+    /// Returns the time without an acknowledgement that ends a connection.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         self.coordinator.as_ref()?.silence(connection)
     }

@@ -10,11 +10,12 @@
 //! ```
 //!
 //! At a coordinator, native agents and torchrun agents may be mixed; torchrun agents know only the
-//! state. Over a store without a coordinator, all agents know only the state. The plan of a seed
-//! lets agents start, restart their workers, and leave. They crash with and without a notice, and
-//! return as another process. They pause, lose the network unnoticed, and have connections reset.
-//! They lose answers to writes that won, and have clocks that are wrong or jump. The coordinator
-//! itself may pause, or die at any of its outputs and restart, with or without its record.
+//! state. Over a store without a coordinator, all agents see only the rendezvous state. The plan of
+//! a seed lets agents start, restart their workers, and leave. They crash with and without a
+//! notice, and return as another process. They pause, lose the network unnoticed, and have
+//! connections reset. They lose answers to writes that won, and have clocks that are wrong or jump.
+//! The coordinator itself may pause, or die at any of its outputs and restart, with or without its
+//! record.
 //!
 //! | file | content |
 //! |---|---|

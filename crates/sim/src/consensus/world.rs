@@ -477,7 +477,7 @@ impl World {
 
     /// Checks the silence that a new leader reports.
     ///
-    /// It must not be longer than the silence of a majority.
+    /// It must not be longer than that of a majority of the voters.
     fn silence(&self, it: usize, role: Role) -> Result {
         let process = &self.processes[it];
         let Some(consensus) = &process.consensus else {

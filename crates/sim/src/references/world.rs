@@ -15,7 +15,7 @@ use crate::scheduler::{Scheduler, due, nanos};
 use crate::trace::Trace;
 use crate::{Result, broken};
 
-/// Time after the last dropped handle within which nothing may be left.
+/// Time after the end of all operations after which no reference may be left.
 const DRAINED_AFTER: Duration = Duration::from_secs(200);
 
 /// Maximum number of events for each operation; more is a busy loop.

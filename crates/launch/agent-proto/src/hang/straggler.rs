@@ -131,7 +131,7 @@ pub struct RankSample {
     /// Steps with their times in seconds, relative to the instant.
     pub marks: Vec<(u64, f64)>,
     /// Share of the time in which the rank ran, or was ready to run.
-    /// More than 1 if several threads ran.
+    /// It can exceed 1 if several threads run.
     pub processor: Option<f64>,
 }
 

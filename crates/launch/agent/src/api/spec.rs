@@ -76,7 +76,7 @@ impl WorkerSpec {
     }
 
     /// Returns the settings of the agent.
-    /// The entry point, the environment and the processors are set only during a run.
+    /// A run sets the command, the environment and the processors in its own copy.
     pub fn config(&self) -> &AgentConfig {
         &self.config
     }

@@ -38,7 +38,7 @@ pub(crate) struct Watchers {
     report: Arc<Mutex<NodeReport>>,
     /// Server of views.
     job: Option<JobServer>,
-    /// Socket of this user's views.
+    /// Socket at which this user's views reach the agent.
     socket: Option<AgentSocket>,
     /// Directory of the workers' sockets.
     sockets: Option<TempDir>,

@@ -77,7 +77,7 @@ impl Consensus {
         self.node.mut_store().append(&entries[kept..]);
     }
 
-    /// Reports the newest configuration among new entries of the log.
+    /// Reports each configuration among new entries of the log.
     fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             if entry.get_entry_type() == EntryType::EntryNormal {

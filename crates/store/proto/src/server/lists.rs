@@ -18,7 +18,7 @@ use rdzv_core::ident::ConnId;
 /// Maximum number of keys of a `CHECK`, `WAIT` or `MULTI_SET` without steps.
 pub(super) const WHOLE: usize = 512;
 
-/// Work for one key: finding it in the map.
+/// Work that counts for the lookup of one key.
 pub(super) const KEY_WORK: usize = 128;
 
 /// The rest of a request that is executed in steps.

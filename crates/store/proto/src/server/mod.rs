@@ -340,7 +340,8 @@ impl ServerMachine {
     }
 
     /// Returns up to `most` addresses with the most connections.
-    /// Each has its number of connections. Only the first 64 bits of an IPv6 address are known.
+    /// Each address is paired with its number of connections. Only the first 64 bits of an IPv6
+    /// address are known.
     pub fn busiest_addresses(&self, most: usize) -> Vec<(Option<IpAddr>, usize)> {
         self.shares.busiest(most)
     }

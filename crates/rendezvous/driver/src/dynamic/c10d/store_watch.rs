@@ -25,7 +25,7 @@ use crate::dynamic::watch::Watch;
 
 /// Time within which a side key that exists again is probably a leftover.
 ///
-/// The agent that created it has exited before it could delete the key.
+/// The agent that created the key exited before it could delete it.
 const SOON: Duration = Duration::from_millis(50);
 
 /// Duration of one wait for a change of a file.
