@@ -476,7 +476,7 @@ impl Machine for Voter {
                 payload,
             } => {
                 self.agents.insert(from);
-                self.agent_request(from, code, payload);
+                self.agent_request(now, from, code, payload);
                 self.coordinate(now, input);
             }
             Input::Closed(connection) => {

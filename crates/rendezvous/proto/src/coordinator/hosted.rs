@@ -78,7 +78,7 @@ impl Hosted {
             return self.out.push(Output::Send(from, Event::Refused(refusal)));
         }
         self.attach(now, from, &join);
-        if let Some(authority) = self.authority {
+        if let Some(authority) = self.authority.filter(|_| join.can_reattach()) {
             self.out
                 .push(Output::Send(from, self.attached(authority, &join)));
         }

@@ -8,6 +8,11 @@ use std::time::Duration;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
+/// Time within which an agent reports that it searches for the coordinator.
+///
+/// After this time without a report, the agent counts as one that asks only at the endpoint.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
 /// Time within which an invited agent introduces itself as a voter.
 ///
 /// After that, the leader invites another agent, or the same one again.
@@ -21,8 +26,9 @@ const MOST_INVITATIONS: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Agents(BTreeMap<ConnId, Agent>);
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Agent {
+    since: Mono,
     /// `true` if the agent can be a voter; `None` until it has reported.
     willing: Option<bool>,
     /// Time of the last invitation, and the number of invitations.
@@ -43,17 +49,32 @@ impl Agent {
 
 impl Agents {
     /// Adds an agent that has attached to the coordinator.
-    pub(super) fn attached(&mut self, agent: ConnId) {
-        self.0.entry(agent).or_default();
+    pub(super) fn attached(&mut self, now: Mono, agent: ConnId) {
+        self.0.entry(agent).or_insert(Agent {
+            since: now,
+            willing: None,
+            invited: None,
+            asked: 0,
+        });
     }
 
     /// Records the agent's report on whether it can be a voter.
-    pub(super) fn candidate(&mut self, agent: ConnId, willing: bool) {
-        self.0.entry(agent).or_default().willing = Some(willing);
+    pub(super) fn candidate(&mut self, now: Mono, agent: ConnId, willing: bool) {
+        self.attached(now, agent);
+        if let Some(agent) = self.0.get_mut(&agent) {
+            agent.willing = Some(willing);
+        }
     }
 
     pub(super) fn left(&mut self, agent: ConnId) {
         self.0.remove(&agent);
+    }
+
+    /// `true` if an agent can find the coordinator only at the endpoint.
+    pub(super) fn has_of_before(&self, now: Mono) -> bool {
+        let is_of_before =
+            |agent: &Agent| agent.willing.is_none() && now.since(agent.since) >= ANSWERS_WITHIN;
+        self.0.values().any(is_of_before)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = ConnId> {

@@ -221,7 +221,7 @@ impl Voter {
     }
 
     /// `true` if the group needs work that no input will trigger.
-    fn needs_review(&self) -> bool {
+    fn needs_review(&self, now: Now) -> bool {
         let Some(group) = self.group.as_ref().filter(|_| !self.has_retired) else {
             return false;
         };
@@ -230,7 +230,7 @@ impl Voter {
         self.gate.is_refused()
             || group.consensus.role().leader.is_none()
             || present.any(|(_, peer)| self.awaits_invitation(group, peer))
-            || self.coordinates() && !self.is_settled(group)
+            || self.coordinates() && !self.is_settled(group, now)
             || self.awaits_agents()
     }
 
@@ -242,7 +242,7 @@ impl Voter {
 
     /// Schedules the next review of the group, if one is needed.
     pub(super) fn plan_review(&mut self, now: Now) {
-        self.review = if self.needs_review() {
+        self.review = if self.needs_review(now) {
             self.review.or(Some(now.mono + REVIEW))
         } else {
             None
@@ -250,9 +250,9 @@ impl Voter {
     }
 
     /// `true` if exactly the right members vote and learn.
-    fn is_settled(&self, group: &Group) -> bool {
+    fn is_settled(&self, group: &Group, now: Now) -> bool {
         if self.open.is_some() {
-            return self.is_open_settled(group);
+            return self.is_open_settled(group, now.mono);
         }
         let configuration = group.consensus.configuration();
         let mut leaving = self.peers.all_leaving();
@@ -278,7 +278,7 @@ impl Voter {
             return;
         };
         let leader_ends = self.ending.is_some();
-        if group.consensus.is_changing() || !leader_ends && self.is_settled(group) {
+        if group.consensus.is_changing() || !leader_ends && self.is_settled(group, now) {
             return;
         }
         let configuration = group.consensus.configuration();
@@ -312,7 +312,7 @@ impl Voter {
             configuration,
             candidates: &candidates,
             caught_up: &caught_up.collect(),
-            most: self.most(),
+            most: self.most(now.mono),
         });
         match next {
             NextChange::Change(change) => self.consent(now, consensus::Input::Change(&change)),

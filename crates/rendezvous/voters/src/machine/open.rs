@@ -20,8 +20,8 @@
 //! its own group because no process reported an existing one. It leaves that group if the group has
 //! no round: the group with the later round remains.
 //!
-//! Agents of torchrun can find the coordinator only at the endpoint. With such agents, the group
-//! has only one voter, the one at the endpoint.
+//! Agents of torchrun, and agents without a program, can find the coordinator only at the endpoint.
+//! With such agents, the group has only one voter, the one at the endpoint.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
@@ -405,13 +405,13 @@ impl Voter {
     }
 
     /// Handles a request of an agent to the coordinator here.
-    pub(super) fn agent_request(&mut self, from: ConnId, code: u8, payload: &[u8]) {
+    pub(super) fn agent_request(&mut self, now: Now, from: ConnId, code: u8, payload: &[u8]) {
         let Some(open) = &mut self.open else { return };
         match code {
-            opcode::JOIN | opcode::REATTACH => open.agents.attached(from),
+            opcode::JOIN | opcode::REATTACH => open.agents.attached(now.mono, from),
             opcode::CANDIDATE => {
                 if let Ok(Operation::Candidate { willing }) = Operation::read(code, payload) {
-                    open.agents.candidate(from, willing);
+                    open.agents.candidate(now.mono, from, willing);
                     self.tell_agent(from);
                 }
             }
@@ -451,7 +451,7 @@ impl Voter {
         }
         let present = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let present = present.count();
-        let most = self.most();
+        let most = self.most(now.mono);
         let Some(open) = &mut self.open else { return };
         let has_joined = |agent| coordinator.has_joined(agent);
         let chosen = open.agents.ask(now.mono, (1 + present, most), has_joined);
@@ -478,22 +478,22 @@ impl Voter {
     }
 
     /// `true` if exactly the right members vote, in a group that agents may join.
-    pub(super) fn is_open_settled(&self, group: &Group) -> bool {
+    pub(super) fn is_open_settled(&self, group: &Group, now: Mono) -> bool {
         let configuration = group.consensus.configuration();
         let present = self.all_alive();
         let members = configuration.members();
         let learners = usize::from(present.len() == 2);
         members.iter().all(|member| present.contains(member))
-            && configuration.voters.len() == target(present.len(), self.most())
+            && configuration.voters.len() == target(present.len(), self.most(now))
             && configuration.learners.len() == learners
     }
 
     /// Maximum number of voters that the group may have.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn most(&self, now: Mono) -> usize {
         let coordinator = self.coordinator.as_ref();
         let has_torchrun = coordinator.is_some_and(coordinator::Coordinator::has_torchrun);
         match &self.open {
-            Some(_) if has_torchrun => 1,
+            Some(open) if has_torchrun || open.agents.has_of_before(now) => 1,
             Some(open) => open.most,
             None => self.settings.endpoints.len(),
         }

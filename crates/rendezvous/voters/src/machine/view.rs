@@ -55,7 +55,7 @@ impl Voter {
             term: group.map(|group| group.consensus.role().term),
             role: group.map(|group| self.own_role(group)),
             voters: group.map_or_else(Vec::new, |group| self.members(now, group)),
-            target: self.target(),
+            target: self.target(now),
             coordinator: self.coordinator().map(str::to_owned),
             waiting: self.wait(now),
             elections: self.seen.elections,
@@ -144,13 +144,13 @@ impl Voter {
         others.chain([self.id]).collect()
     }
 
-    fn target(&self) -> usize {
+    fn target(&self, now: Now) -> usize {
         let mut candidates = self.all_alive();
         if let Some(group) = &self.group {
             let members = group.consensus.configuration().members();
             candidates.extend(members.into_iter().filter(|it| !self.peers.has_ended(*it)));
         }
-        membership::target(candidates.len(), self.most())
+        membership::target(candidates.len(), self.most(now.mono))
     }
 
     /// Returns the reason why this process waits, if it does.

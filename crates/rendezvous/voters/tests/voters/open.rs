@@ -104,6 +104,17 @@ fn it_has_as_many_voters_as_there_are_nodes_for() {
 }
 
 #[test]
+fn an_agent_that_looks_nowhere_else_keeps_it_at_one_voter() {
+    let mut world = World::open(6, 5, 1);
+    world.settings = Settings::new(4, 4);
+    world.of_before.insert(3);
+    (0..4).for_each(|agent| world.join(0, agent, 1));
+    world.pass(SECOND * 10);
+    assert_eq!(voters(&world), Some(1));
+    assert_eq!(world.coordinator(), Some(0));
+}
+
+#[test]
 fn another_voter_coordinates_when_the_first_one_dies_which_votes_again_after_that() {
     let mut world = with_round(3, 5);
     let last = world.authority(0);

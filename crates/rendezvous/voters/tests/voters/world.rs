@@ -90,6 +90,8 @@ pub(crate) struct World {
     attached: VecDeque<(usize, u32)>,
     /// Invited agents by index, with the members that they know.
     invited: Vec<(usize, Vec<String>)>,
+    /// Agents that search for the coordinator only at the endpoint.
+    pub(crate) of_before: BTreeSet<u32>,
     pub(crate) settings: RunSettings,
     rules: Rules<Rule>,
     /// Planned deaths.
@@ -126,6 +128,7 @@ impl World {
             notes: BTreeMap::new(),
             attached: VecDeque::new(),
             invited: Vec::new(),
+            of_before: BTreeSet::new(),
             settings: RunSettings::new(2, 2),
             rules: Rules::default(),
             doom: None,
@@ -652,9 +655,14 @@ impl World {
                 self.arrive(link, from, &frame);
             }
             while let Some((index, agent)) = self.attached.pop_front() {
-                let endpoint = self.endpoints.get(agent as usize);
-                let willing = endpoint.is_some_and(Option::is_none);
-                self.ask(index, agent, &Operation::Candidate { willing });
+                if !self.of_before.contains(&agent) {
+                    let is_voter = self
+                        .endpoints
+                        .get(agent as usize)
+                        .is_some_and(Option::is_some);
+                    let willing = !is_voter && (agent as usize) < self.endpoints.len();
+                    self.ask(index, agent, &Operation::Candidate { willing });
+                }
             }
             for (index, members) in std::mem::take(&mut self.invited) {
                 if self.endpoints[index].is_none() {

@@ -73,9 +73,11 @@ impl Run {
             // New agents also obey that coordinator, because all agents must report the same
             // coordinator to the next one.
             let obeyed = self.obeyed(ours);
-            for node in self.agents.keys() {
-                self.effects
-                    .push(Effect::notify(node, Event::Attached(obeyed)));
+            for (node, agent) in &self.agents {
+                if agent.join.can_reattach() {
+                    self.effects
+                        .push(Effect::notify(node, Event::Attached(obeyed)));
+                }
             }
         }
     }

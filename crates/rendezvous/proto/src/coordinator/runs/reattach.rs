@@ -128,7 +128,8 @@ impl Run {
         let known = self.agents.get(&join.node);
         known.is_some_and(|agent| {
             let is_same = agent.join.instance == join.instance;
-            self.began.is_some() && is_same && agent.join.attempt == join.attempt
+            let is_last = join.can_reattach() && agent.join.attempt == join.attempt;
+            self.began.is_some() && is_same && is_last
         })
     }
 
@@ -254,6 +255,6 @@ impl Run {
             return false;
         };
         let holds = !matches!(agent.phase, Phase::Member { .. }) || self.is_recoverable();
-        self.began.is_some() && holds
+        self.began.is_some() && agent.join.can_reattach() && holds
     }
 }

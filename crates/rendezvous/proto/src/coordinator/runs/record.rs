@@ -21,7 +21,8 @@ impl Run {
     pub(super) fn record_round(&mut self) {
         let mut members = vec![0; self.nodes.participants.len()];
         for (node, rank) in &self.nodes.participants {
-            let Some(agent) = self.agents.get(node) else {
+            let agent = self.agents.get(node);
+            let Some(agent) = agent.filter(|agent| agent.join.can_reattach()) else {
                 members.clear();
                 break;
             };

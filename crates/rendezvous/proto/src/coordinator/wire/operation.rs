@@ -445,6 +445,13 @@ impl Join {
         }
     }
 
+    /// `true` if the agent can reattach, as agents of `rdzv run` can.
+    ///
+    /// Other users of the rendezvous know no program.
+    pub(crate) fn can_reattach(&self) -> bool {
+        self.program.is_some()
+    }
+
     /// Returns the seat of the agent with this rank.
     pub(crate) fn seat(&self, rank: u32) -> Seat {
         Seat {
