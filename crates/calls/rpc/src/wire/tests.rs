@@ -1,14 +1,15 @@
-//! Tests that a reading thread leaves no received frame behind.
+//! Tests of links: frames that a reading thread leaves behind, and hang-ups.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rdzv_rpc_proto::frame::{Frame, FrameKind, FrameLimits, Header, encode};
 use rdzv_rpc_proto::heartbeat::Rhythm;
-use rdzv_shm::Pool;
+use rdzv_shm::{Leases, Pool};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::RpcError;
@@ -84,6 +85,10 @@ impl Endpoint for Counting {
 
 /// Creates a connection on which `count` frames have arrived together.
 fn with_frames(count: usize) -> Arc<Counting> {
+    connection(count, None)
+}
+
+fn connection(count: usize, leases: Option<Arc<Leases>>) -> Arc<Counting> {
     let mut frames = Vec::new();
     for _ in 0..count {
         encode(&Header::new(FrameKind::Cancel), &[], &[], &mut frames);
@@ -94,7 +99,7 @@ fn with_frames(count: usize) -> Arc<Counting> {
         kind: TransportKind::Unix,
         reason: "a test".to_owned(),
         process: None,
-        leases: None,
+        leases,
         peer: "none".to_owned(),
         rhythm: Rhythm::new(Duration::from_secs(5)),
     };
@@ -126,4 +131,13 @@ fn nobody_sleeps_while_there_may_be_frames() {
     }
     assert!(reader.prepare_to_sleep());
     reader.awake();
+}
+
+#[test]
+fn a_hang_up_shows_beside_shared_memory() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let endpoint = connection(0, Some(Leases::new(ours.into())));
+    assert!(!endpoint.link.is_hung_up());
+    drop(theirs);
+    assert!(endpoint.link.is_hung_up());
 }
