@@ -152,6 +152,33 @@ fn an_agent_learns_that_its_coordinator_will_be_started_again() {
 }
 
 #[test]
+fn a_round_with_an_agent_that_knows_no_program_is_not_recoverable() {
+    let mut world = World::restartable(2, 2);
+    world.join(1);
+    world.program = None;
+    world.join(2);
+    let received = after_attached(&mut world, 1);
+    assert!(
+        matches!(received[..], [Event::Formed { .. }]),
+        "{received:?}"
+    );
+    // The other agent gets no authority either.
+    let received = world.take(2);
+    assert!(
+        matches!(received[..], [Event::Formed { .. }]),
+        "{received:?}"
+    );
+    // Agent 1 is lost as soon as its connection breaks.
+    world.lose(1);
+    let reason = world.membership(2);
+    assert!(
+        reason.contains("is lost: its connection closed"),
+        "{reason}"
+    );
+    assert!(world.note.unwrap().runs["run"].members.is_empty());
+}
+
+#[test]
 fn a_coordinator_without_a_successor_admits_nobody_again() {
     let mut world = World::new(2, 2);
     world.join(1);

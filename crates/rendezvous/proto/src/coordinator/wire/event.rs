@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::WireError;
-use super::fields::{Fields, text};
+use super::fields::{Fields, at_most_255, text};
 use crate::field::{Field, write};
 use crate::slot;
 use crate::waiting::{Arrived, MOST_NAMED};
@@ -91,7 +91,8 @@ pub enum Event {
     },
     /// The agent has a session; the coordinator may have a successor if it dies.
     ///
-    /// A coordinator that is not restartable does not send it.
+    /// A coordinator that is not restartable does not send it, and agents without a program do not
+    /// receive it.
     Attached(Authority),
     /// A restarted coordinator can recover the round that is announced next.
     Recoverable {
@@ -243,7 +244,7 @@ impl Event {
                 out.push(slot::flags([authority.takes_voters, authority.in_process]));
             }
             Self::Voters(list) => {
-                let addresses = &list.addresses[..list.addresses.len().min(usize::from(u8::MAX))];
+                let addresses = at_most_255(&list.addresses);
                 let count = addresses.len() as u8;
                 write(out, &[&15_u8, &list.invites, &list.voters, &count]);
                 addresses.iter().for_each(|address| text(out, address));

@@ -100,3 +100,8 @@ pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     write(out, &[&(kept.len() as u16)]);
     out.extend_from_slice(kept.as_bytes());
 }
+
+/// Returns the items that a list of the wire can contain.
+pub(super) fn at_most_255<T>(items: &[T]) -> &[T] {
+    &items[..items.len().min(usize::from(u8::MAX))]
+}

@@ -65,8 +65,9 @@
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! A coordinator that is not restartable does not send `attached`. Agents send operations from 0x27
-//! on, except `succeeded`, only to coordinators that have sent it, and to their successors.
+//! A coordinator that is not restartable does not send `attached`, and no agent without a program
+//! receives it. Agents send operations from 0x27 on, except `succeeded`, only to coordinators that
+//! have sent it, and to their successors.
 //!
 //! Parsers trust no length. They ignore fields that a later version adds at the end.
 

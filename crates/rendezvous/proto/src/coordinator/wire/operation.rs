@@ -2,7 +2,7 @@
 
 use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 
-use super::fields::{Fields, text};
+use super::fields::{Fields, at_most_255, text};
 use super::{VERSION, WireError};
 use crate::field::{Field, write};
 use crate::ranks::Seat;
@@ -256,11 +256,6 @@ impl Field for Program {
     fn write(&self, out: &mut Vec<u8>) {
         write(out, &[&self.name, &self.fingerprint, &self.has_run_id]);
     }
-}
-
-/// Returns the items that a list of the wire can contain.
-fn at_most_255<T>(items: &[T]) -> &[T] {
-    &items[..items.len().min(usize::from(u8::MAX))]
 }
 
 impl Operation {
