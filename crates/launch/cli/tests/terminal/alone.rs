@@ -1,5 +1,9 @@
 //! Tests of a single worker: it uses the terminal, and rdzv relays its stderr.
 
+use std::fs;
+
+use rdzv_testing::pids;
+
 use crate::job::{has, run_python, shell};
 
 const ONE: &[&str] = &["--nproc-per-node", "1"];
@@ -57,12 +61,16 @@ print('got', shard(41), sys.stderr.isatty(), file=sys.stderr)
 fn the_only_worker_is_suspended_and_goes_on() {
     let run = shell(&["--norc", "-i"]).env("PS1", "prompt> ").start();
     run.wait_for_text("prompt>");
-    run.press(b"$RDZV run --nproc-per-node 1 --no-python sh -c 'echo on >&2; touch on; read name; echo hi $name >&2'\r");
+    // In an argument of a worker, `$$` means `$`.
+    run.press(b"$RDZV run --nproc-per-node 1 --no-python sh -c 'echo $$$$ > pid; touch on; read name; echo hi $name >&2'\r");
     run.wait_for_file("on");
+    let worker = fs::read_to_string(run.path("pid")).unwrap();
+    let worker = worker.trim().parse().unwrap();
     run.press(b"\x1a");
     run.wait_for_text("Stopped");
     // The worker stops shortly after the launcher, and would read keys that arrive before it stops.
     run.wait_for_text("rdzv: stopped;");
+    pids::wait_for_state(worker, 'T');
     run.press(b"echo the shell is $((40 + 2))\r");
     run.wait_for_text("the shell is 42");
     run.press(b"fg\r");
