@@ -40,8 +40,8 @@ pub(crate) struct RestartArgs {
     ///
     /// Without the flag, such a node waits as long as the other nodes run. In a dynamic rendezvous,
     /// its workers restart if those of another node restart or a node joins. After the limit, the
-    /// node ends with success and leaves the others. The link named torchrun waits for 300 s, and
-    /// never joins again.
+    /// node ends with success and leaves the others. The link named torchrun and `rdzv
+    /// launch-compat` wait for 300 s, and never join again.
     #[arg(long, value_name = "SECONDS", value_parser = number::float)]
     exit_barrier_timeout: Option<f64>,
 
