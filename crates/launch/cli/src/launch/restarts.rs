@@ -101,8 +101,9 @@ pub(crate) struct StopArgs {
     /// Seconds that workers have between the closing signal and SIGKILL.
     ///
     /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step, the 30 s are
-    /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait). Unlike in torchrun,
-    /// the timeout also applies at restarts and after failures of a sibling.
+    /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait in slurm.conf, if
+    /// that file is readable). Unlike in torchrun, the timeout also applies at restarts and after
+    /// failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }
