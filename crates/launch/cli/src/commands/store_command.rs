@@ -70,7 +70,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     restarts: u32,
 
-    /// Seconds that agents wait for this store if it is killed or lost.
+    /// Seconds that agents wait for this store if it is lost.
     ///
     /// With --restarts 0, agents do not wait, except for a store with --join.
     #[arg(long, value_name = "SECONDS", default_value_t = AWAITED)]
