@@ -79,7 +79,9 @@ class Arena:
         block = self._native.allocate(count * kind.itemsize)
         if block is None:
             needed = count * kind.itemsize
-            raise MemoryError(f"the arena has {self.free} of {self.capacity} bytes free, but {needed} bytes are needed")
+            raise MemoryError(
+                f"the arena has {self.free} of {self.capacity} bytes free, but {needed} bytes are needed in one block"
+            )
         return numpy.frombuffer(block, dtype=kind, count=count).reshape(sizes)
 
 

@@ -178,7 +178,7 @@ impl RpcOptions {
             let limit = self.transport.heartbeat_limit;
             format!(
                 "heartbeat_limit must be at least {SHORTEST_LIMIT:?}, got {limit:?}: rdzv polls \
-                 hosts every second"
+                 a host at most once a second"
             )
         } else if let Some(other) = self.other_device() {
             format!("`set_devices` expect a list of CUDA devices, but got device type {other}.")

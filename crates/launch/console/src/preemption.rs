@@ -36,7 +36,7 @@ pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) 
     } else {
         format!(
             "preempted by {signal}; after {used:.1} s, not all workers of this node had exited \
-             with code 0 or by that signal"
+             with code 0, by that signal or by SIGTERM"
         )
     };
     said(LineRole::Warning, &text, width)

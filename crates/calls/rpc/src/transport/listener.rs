@@ -255,7 +255,7 @@ impl Listener {
     fn admit(&mut self, source: Source, peer: String, stage: Stage) {
         if let Some(silent) = self.unauthenticated.make_room(source) {
             let count = self.unauthenticated.len();
-            let reason = format!("it sent nothing, like {count} other peers");
+            let reason = format!("it did not identify itself, like {count} other peers");
             self.refused(silent.peer, reason);
         }
         let number = self.unauthenticated.insert(

@@ -202,7 +202,7 @@ impl Greeting {
             let wanted = MESSAGE - self.message.len();
             match pass::receive(&self.socket, &mut piece[..wanted]) {
                 Ok((0, _)) => {
-                    return Err("it closed the connection before it sent anything".to_owned());
+                    return Err("it closed the connection before its greeting ended".to_owned());
                 }
                 Ok((count, descriptors)) => {
                     self.message.extend_from_slice(&piece[..count]);

@@ -130,7 +130,7 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
                 assert!(
                     error
                         .to_string()
-                        .contains("it sent nothing, like 63 other peers"),
+                        .contains("it did not identify itself, like 63 other peers"),
                     "{error}"
                 );
                 pushed_out += 1;

@@ -155,7 +155,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);
             let message = format!(
-                "workers that were suspended for {:.1} s are killed: their round has ended",
+                "workers that were suspended for {:.1} s are killed: this node leaves their round",
                 stood.as_secs_f64()
             );
             let killed = true;

@@ -56,9 +56,9 @@ pub(crate) struct StoreArgs {
     /// Maximum memory for keys, values and the buffers of all connections.
     ///
     /// The connection of a client other than an agent can use at most an eighth of this memory. All
-    /// connections from one address can use a quarter if no agent has joined from there. Once three
-    /// quarters are in use, only agents can store more. The store closes the connection of a peer
-    /// that exceeds its share; other peers are not affected.
+    /// connections from one address together can use at most a quarter, unless an agent has joined
+    /// from there. Once three quarters are in use, only agents can store more. The store closes the
+    /// connection of a peer that exceeds its share; other peers are not affected.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 
@@ -70,7 +70,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     restarts: u32,
 
-    /// Seconds that agents wait for this store after it exits.
+    /// Seconds that agents wait for this store if it is lost.
     ///
     /// With --restarts 0, agents do not wait, except for a store with --join.
     #[arg(long, value_name = "SECONDS", default_value_t = AWAITED)]

@@ -75,7 +75,7 @@ enum OwnCommand {
         #[arg(long, conflicts_with = "topic")]
         json: bool,
     },
-    /// List the environment variables that rdzv reads or sets.
+    /// List the environment variables of rdzv and its workers.
     Env,
     Link(LinkArgs),
     Man(ManArgs),

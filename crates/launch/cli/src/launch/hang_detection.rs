@@ -49,10 +49,10 @@ pub(crate) struct HangArgs {
     ///
     /// Each action reports the locations of the node's workers. `restart` also restarts the group
     /// as after a failure, up to --max-restarts times; `fail` also ends the run. If a job with
-    /// several nodes hangs (--hang-timeout), the nodes whose ranks are not where the others are
-    /// stop their workers, or all nodes do. If a node runs without --hang-timeout, the other nodes
-    /// stop workers only if py-spy shows that one of these workers is stopped, or is not in a
-    /// collective, a backward pass or `torch.cuda`.
+    /// several nodes hangs (--hang-timeout), each node with a rank at another location than the
+    /// other ranks stops its workers. If there is no such rank, all nodes do. If a node runs
+    /// without --hang-timeout, the other nodes stop workers only if py-spy shows that one of these
+    /// workers is stopped, or is not in a collective, a backward pass or `torch.cuda`.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }

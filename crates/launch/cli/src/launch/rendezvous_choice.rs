@@ -46,10 +46,11 @@ pub(crate) struct RendezvousArgs {
     /// The default port is 29400 for c10d and 2379 for etcd. The agent on the endpoint's host hosts
     /// c10d, unless a store (such as `rdzv store`) already runs there. If an agent hosts c10d for
     /// three nodes or more, agents become voters automatically: c10d continues if any one machine
-    /// is lost, or any two of five. With a list of three or five endpoints, such as `a:29400,b,c`,
-    /// the agents there are the voters. With a single endpoint, RDZV_CONTACT_POINTS can list
-    /// endpoints of voters, separated by commas. A new node also tries these voters, so that it can
-    /// join while the machine of its endpoint is down.
+    /// is lost, or any two of five. While an agent of torchrun participates, agents do not become
+    /// voters. With a list of three or five endpoints, such as `a:29400,b,c`, the agents there are
+    /// the voters. With a single endpoint, RDZV_CONTACT_POINTS can list endpoints of voters,
+    /// separated by commas. A new node on a machine other than the endpoint's also tries these
+    /// voters, so that it can join while the machine of the endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 

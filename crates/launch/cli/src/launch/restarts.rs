@@ -40,8 +40,8 @@ pub(crate) struct RestartArgs {
     ///
     /// Without the flag, such a node waits as long as the other nodes run. In a dynamic rendezvous,
     /// its workers restart if those of another node restart or a node joins. After the limit, the
-    /// node ends with success and leaves the others. The link named torchrun waits for 300 s, and
-    /// never joins again.
+    /// node ends with success and leaves the others. The link named torchrun and `rdzv
+    /// launch-compat` wait for 300 s, and never join again.
     #[arg(long, value_name = "SECONDS", value_parser = number::float)]
     exit_barrier_timeout: Option<f64>,
 
@@ -101,8 +101,9 @@ pub(crate) struct StopArgs {
     /// Seconds that workers have between the closing signal and SIGKILL.
     ///
     /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step, the 30 s are
-    /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait). Unlike in torchrun,
-    /// the timeout also applies at restarts and after failures of a sibling.
+    /// shortened if needed, so that they end before Slurm's SIGKILL (KillWait in slurm.conf, if
+    /// that file is readable). Unlike in torchrun, the timeout also applies at restarts and after
+    /// failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }

@@ -77,8 +77,8 @@ pub(crate) struct ReportArgs {
     /// Let workers write directly to rdzv's own stderr.
     ///
     /// Without this flag, workers whose stderr is neither redirected nor teed write to rdzv's
-    /// stderr through a pipe or a pseudo-terminal (--ui and --no-pty list exceptions). From it,
-    /// rdzv reads the last lines of a failed worker for the verdict. On a terminal, this flag also
+    /// stderr through a pipe or a pseudo-terminal (--ui and --no-pty list exceptions). rdzv copies
+    /// the last lines of a failed worker from there to the verdict. On a terminal, this flag also
     /// turns off --ui.
     #[arg(long)]
     pub(crate) bare_stderr: bool,

@@ -272,10 +272,14 @@ impl Standing {
         let size = "Size in bytes of a log file of the current attempt.";
         [
             uptime,
-            ("restarts_used", "Number of used restarts.", used),
+            (
+                "restarts_used",
+                "Number of restarts that this node has used.",
+                used,
+            ),
             (
                 "restarts_remaining",
-                "Number of remaining restarts.",
+                "Number of restarts that the job has left.",
                 remaining,
             ),
             (

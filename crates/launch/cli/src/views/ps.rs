@@ -14,7 +14,7 @@ use crate::terminal::show;
 /// List this user's running jobs on this machine.
 ///
 /// A line contains the job's id, its nodes, its ranks and those that run here, the state of the
-/// worker group, the age of the oldest agent here, and the used restarts.
+/// worker group, the age of the oldest agent here, and the used and allowed restarts.
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
     /// Print the jobs as a JSON array.

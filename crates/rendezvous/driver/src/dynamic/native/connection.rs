@@ -453,8 +453,9 @@ impl Connection {
             Output::Undecided(address) => {
                 tracing::warn!(
                     "[{}] {} cannot tell whether the previous coordinator (at {}, not a local \
-                     address) is still running; the workers continue; if it has exited, restart \
-                     this process with --rdzv-conf recover=true (rdzv store: --recover)",
+                     address) is still running; the workers continue; if that coordinator has \
+                     exited, restart the process of this store with --rdzv-conf recover=true (rdzv \
+                     store: --recover)",
                     escape(self.client.run()),
                     endpoint(self.address),
                     escape(&address),
