@@ -155,7 +155,7 @@ pub enum GroupInput {
     /// As [`GroupInput::Ready`], because the function raised an exception.
     /// A failure elsewhere may be the reason.
     Raised(LocalRank),
-    /// Workers hang. The group stops them, as after a failure.
+    /// Workers hang. The group stops all its workers, as after a failure.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
