@@ -87,7 +87,7 @@ impl WorkerGroupMachine {
     }
 
     /// Returns the event that the group waits for.
-    /// `None` in all other phases: for example while workers run, or while the group waits for other
+    /// `None` in all other phases, for example while workers run, or while the group waits for other
     /// nodes to join or to explain a failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {

@@ -143,7 +143,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Signals all descendants of this process, whatever their process group.
-    /// Does nothing in a user's program, which may have other processes below it.
+    /// Does nothing without a keeper: a user's program may have other processes below it.
     fn signal_others(&self, signal: Signal) {
         if is_kept() {
             signal_below(getpid(), signal);

@@ -53,7 +53,7 @@ pub enum RunError {
         /// Role of the agent's workers.
         has: String,
     },
-    /// Another agent runs in this process.
+    /// Another [`LocalElasticAgent`](super::LocalElasticAgent) runs in this process.
     #[error(
         "another LocalElasticAgent is running in this process: an agent kills all processes that \
          workers leave behind, so only one agent can run at a time; wait for it, or start the \

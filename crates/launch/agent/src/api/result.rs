@@ -128,7 +128,7 @@ pub struct ProcessFailure {
     pub id: Option<WorkerLocation>,
     /// Exit of the worker.
     pub exit: Exit,
-    /// Time in the worker's error file, or else the agent's time of the exit.
+    /// Time in the worker's error file, or otherwise the agent's time of the exit.
     pub time: Wall,
     /// `true` if the agent stopped the worker for no fault of this worker.
     pub stopped_by_agent: bool,
