@@ -201,7 +201,7 @@ impl Goodput {
         self.turn(at, |it| it.is_suspended = false);
     }
 
-    /// The workers stop, or the agent was killed.
+    /// The workers stop or have succeeded, or the agent was killed.
     pub fn stopping(&mut self, at: f64) {
         self.turn(at, |it| it.phase = Phase::Stopping);
     }

@@ -87,8 +87,8 @@ impl WorkerGroupMachine {
     }
 
     /// Returns the event that the group waits for.
-    /// `None` in all other phases, for example while workers run, or while the group waits for other
-    /// nodes to join or to explain a failure.
+    /// `None` in all other phases, for example while workers run, or while the group waits for
+    /// other nodes to join or to explain a failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
             Phase::Recovering { deadline, step, .. } => Awaited::Workers {

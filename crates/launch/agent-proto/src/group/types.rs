@@ -28,7 +28,7 @@ pub struct Round {
     pub group_world_size: u32,
     /// Ranks of workers whose node was not in the last round.
     ///
-    /// Empty in the first round.
+    /// Empty in the first round, and if the backend does not know them.
     pub replaced: Vec<u32>,
     /// Address of the workers' store.
     pub master: Master,

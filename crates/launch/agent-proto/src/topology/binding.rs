@@ -74,7 +74,7 @@ pub struct Topology {
     /// The usable processors by number; empty if the binding does not need them.
     pub processors: BTreeMap<u32, Processor>,
     /// NUMA node of each visible device, by the device's index.
-    /// On a machine that does not report nodes, there is a single node, 0.
+    /// It is 0 for a device whose node the machine does not report.
     pub devices: Vec<u32>,
 }
 
