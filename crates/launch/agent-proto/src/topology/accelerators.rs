@@ -70,7 +70,7 @@ pub enum Visible<'d> {
 }
 
 impl Accelerators {
-    /// Returns the GPUs that the worker count `gpu` uses, and their vendor.
+    /// Returns this machine's GPUs, visible to programs or not, and their vendor.
     /// These are the NVIDIA devices or, if there are none, the AMD devices.
     pub fn gpus(&self) -> (Vendor, &[Accelerator]) {
         if self.nvidia.is_empty() {

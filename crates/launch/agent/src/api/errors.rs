@@ -34,7 +34,7 @@ pub enum SpecError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A signal, or a [`StopHandle`](super::StopHandle), stopped the agent.
+    /// A signal, a preemption or a [`StopHandle`](super::StopHandle) stopped the agent.
     #[error(
         "signal {signal} stopped the agent {}",
         if *.workers_started { "and its workers" } else { "before it started workers" }
