@@ -92,7 +92,7 @@ impl Accelerators {
     }
 
     /// Returns the accelerators that `auto` and NUMA binding use.
-    /// These are the visible GPUs or, if there are none, Intel's devices; `None` if there are none.
+    /// These are the visible GPUs or, if there are none, Intel's devices; `None` without either.
     pub fn current(&self, lists: &VisibleLists) -> Option<(Vendor, Vec<Visible<'_>>)> {
         let gpus = self.visible_gpus(lists);
         if !gpus.is_empty() {
