@@ -35,7 +35,7 @@ pub enum TimeClass {
     Suspended,
     /// The workers run steps that an earlier attempt has completed.
     Repeated,
-    /// The workers stop, or wait for the other nodes at the end.
+    /// The workers stop, or the node waits for the other nodes at the end.
     Stopping,
 }
 
@@ -134,7 +134,7 @@ impl Goodput {
         self.turn(at, |it| it.phase = Phase::Starting);
     }
 
-    /// The node looks for the other nodes.
+    /// The node begins the rendezvous.
     pub fn rendezvous(&mut self, at: f64) {
         self.turn(at, |it| {
             (it.phase, it.is_suspended) = (Phase::Rendezvous, false);
@@ -201,7 +201,7 @@ impl Goodput {
         self.turn(at, |it| it.is_suspended = false);
     }
 
-    /// The workers stop, or the agent was killed.
+    /// The workers stop or have succeeded, or the agent was killed.
     pub fn stopping(&mut self, at: f64) {
         self.turn(at, |it| it.phase = Phase::Stopping);
     }
@@ -247,7 +247,7 @@ impl Goodput {
 
     /// Returns the state from the numbers of an earlier agent.
     ///
-    /// `None` if there are none.
+    /// `None` if there are fewer than three numbers.
     pub fn of_note(numbers: &[u64]) -> Option<Self> {
         let (head, seconds) = numbers.split_first_chunk::<3>()?;
         let classes = TimeClass::ALL.into_iter();

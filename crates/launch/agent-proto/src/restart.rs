@@ -37,17 +37,17 @@ impl RestartCause {
 /// Moment of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartMoment {
-    /// The agent noticed the reason, or begins to stop the workers.
+    /// The agent noticed the reason, or began to stop the workers.
     Detected(RestartCause),
     /// The failure began this long before its detection.
     Silent(Duration),
     /// A worker exited.
     WorkerTerminated,
-    /// The node looks for the other nodes.
+    /// The node began the rendezvous.
     RendezvousStarted,
     /// The round is complete.
     RendezvousCompleted,
-    /// The agent begins to start the workers.
+    /// The agent began to start the workers.
     WorkerStartStarted,
     /// All workers have started.
     WorkerStartCompleted,
@@ -118,7 +118,7 @@ impl RestartLedger {
         match moment {
             RestartMoment::Detected(reason) if self.has_run || reason == RestartCause::Agent => {
                 let (known, _) = self.detected.get_or_insert((reason, at));
-                // The stop of the workers precedes its reason.
+                // The stop of the workers is recorded before its reason is known.
                 if *known == RestartCause::Failure {
                     *known = reason;
                 }

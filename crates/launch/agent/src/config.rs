@@ -1,6 +1,6 @@
-//! Parts of the configuration of an agent, which is resolved.
+//! Resolved configuration of an agent, in sections.
 //!
-//! The agent reads neither the command line nor the environment again.
+//! The agent reads no further settings from the command line or the environment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -251,7 +251,7 @@ pub struct Entrypoint {
     pub program: OsString,
     /// Arguments before the replacement of `${local_rank}`.
     pub arguments: Vec<OsString>,
-    /// Name in the failure report: script, module or program.
+    /// Name in the failure report: script, module, function or program.
     pub name: String,
 }
 

@@ -50,7 +50,7 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// Writes the launcher's own error file, for the caller of the launcher.
 ///
 /// * After a failed run: the error file of the root cause, with `message.errorCode` added to the
-///   object form. If the worker wrote no error file, the known facts about the failure.
+///   object form. If the worker wrote no valid error file, the known facts about the failure.
 /// * After a run that ended with a signal or an error: the signal or error in the object form.
 /// * After a successful run: nothing.
 ///
@@ -131,7 +131,7 @@ fn of_failure(failure: &Failure) -> String {
     content.to_string()
 }
 
-/// Adds the exit code to the object form; returns `false` for the plain form.
+/// Adds an exit code other than 0 to the object form; `false` for the plain form.
 fn add_code(content: &mut Value, code: i32) -> bool {
     let message = content.get_mut("message").and_then(Value::as_object_mut);
     let object = message.is_some();

@@ -27,13 +27,13 @@ pub const TORCHELASTIC: &str = "torchelastic";
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum AgentEvent {
-    /// The agent starts to look for the other nodes.
+    /// The agent begins the rendezvous, or the check of this node before it.
     RendezvousBegan {
         /// Time of the event.
         at: Wall,
         /// Number of restarts that this node has used.
         restart_count: u32,
-        /// Number of restarts that all nodes have used.
+        /// Number of restarts that all nodes have used, as far as this node knows.
         job_restarts: u32,
     },
     /// A dynamic rendezvous reported an event of this node or another one.

@@ -72,7 +72,7 @@ impl Exits {
         self.running.remove(&local_rank);
     }
 
-    /// Returns `true` until the agent has reaped a worker.
+    /// Returns `true` until the agent has reaped or abandoned a worker.
     /// Until then, no other process can get its process id.
     pub(crate) fn is_watched(&self, local_rank: LocalRank) -> bool {
         self.running.contains_key(&local_rank)

@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_thread_that_ended_on_its_own_is_dead_and_one_that_was_let_go_is_forgotten() {
         let liveness = Liveness::new();
-        // The channel to a thread that has ended: what is sent there is dropped.
+        // A question to a thread that has exited is dropped.
         let watched = liveness.watch("gone", Arc::new(drop));
         let pulse = liveness.check()[0];
         assert_eq!((pulse.name, pulse.silent), ("gone", None));

@@ -5,7 +5,7 @@
 //! * `memory.events` of a worker's control group counts the kills of that worker and its
 //!   descendants.
 //! * `memory.events` (v2) or `memory.oom_control` (v1) of the agent's group counts the whole job on
-//!   this node, and everything else in the same container.
+//!   this node, and everything else in that group.
 //! * `/proc/vmstat` counts the whole machine.
 //!
 //! If SIGKILL ended a worker while a counter rose, the agent concludes that the kernel killed the

@@ -50,7 +50,7 @@ pub enum Outcome {
 pub struct Verdict {
     /// First failure of the job, then the other failures of this node.
     /// The first failure is the first that this node knows of. The other failures are its
-    /// consequences. Empty if nothing failed.
+    /// consequences. Empty after a success, a signal or a preemption.
     pub failures: Vec<Failure>,
     /// `true` if the first failure was on this node.
     pub here: bool,

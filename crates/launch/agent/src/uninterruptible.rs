@@ -57,7 +57,7 @@ impl KernelHolds {
     }
 
     /// Checks these running workers and returns those that are stuck.
-    /// Each comes with the cause, an uninterruptible sleep for longer than the limit.
+    /// Each comes with the cause, an uninterruptible sleep for at least the limit.
     pub(crate) fn check(
         &mut self,
         now: Mono,

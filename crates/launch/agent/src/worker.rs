@@ -7,7 +7,7 @@ use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use serde::{Deserialize, Serialize};
 
-/// Ranks of a worker in the job.
+/// Ranks and process id of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerIdentity {
@@ -69,7 +69,7 @@ impl fmt::Display for WorkerLocation {
 }
 
 /// Output files of a worker.
-/// `None` if the worker writes to the agent's own stream, or has no directory.
+/// Each is `None` if the output goes to no file, or if the worker has no log directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerFiles {
     /// Standard output.

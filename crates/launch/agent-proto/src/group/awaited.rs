@@ -10,11 +10,11 @@ use rdzv_core::time::Mono;
 pub enum StopStep {
     /// Workers that recover leave their function (`--in-process`); SIGKILL follows.
     Abort,
-    /// The workers have only the notice of preemption; SIGTERM follows.
+    /// The workers have only received the notice of preemption; SIGTERM follows.
     Notice,
-    /// The workers have a signal; SIGKILL follows.
+    /// The workers have received a signal; SIGKILL follows.
     Signal,
-    /// The workers have SIGKILL; then the agent stops waiting.
+    /// The workers have received SIGKILL; then the agent stops waiting.
     Kill,
 }
 
@@ -23,7 +23,7 @@ pub enum StopStep {
 pub enum Awaited {
     /// Workers that the agent stops.
     Workers {
-        /// Workers that have not stopped.
+        /// Workers that have not exited or, in [`StopStep::Abort`], left their function.
         workers: Vec<LocalRank>,
         /// End of the wait.
         deadline: Mono,

@@ -25,7 +25,7 @@ pub enum Cause {
     ExitCode {
         /// Exit code, 1 to 255.
         code: i32,
-        /// Last line that the program wrote to stderr, if the agent has it.
+        /// Last stderr line with a letter or a digit, if the agent has one.
         /// The line may be unrelated to the failure. For shells, and for `sys.exit` with a text,
         /// the line states the reason.
         last_line: Option<String>,
@@ -46,7 +46,7 @@ pub enum Cause {
         text: String,
     },
     /// The program never ran.
-    /// It is missing or not executable, or its interpreter or script is missing.
+    /// It is missing or not executable, or its interpreter, script or module is missing.
     NotStarted {
         /// The error.
         reason: String,
@@ -110,7 +110,7 @@ pub enum Cause {
 
 impl Cause {
     /// Returns the cause for an error message of the program.
-    /// Keeps only the first line of the text that is not empty.
+    /// Keeps only the first non-empty line of the text.
     pub fn exception(text: &str) -> Self {
         Self::Exception {
             text: one_line(text),

@@ -36,7 +36,7 @@ impl Exit {
     }
 }
 
-/// Exit of one worker, as the kernel reported it.
+/// Exit of one worker, as the kernel or the supervisor reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerExit {
     /// The worker.

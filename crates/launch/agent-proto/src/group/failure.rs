@@ -132,7 +132,7 @@ impl Failure {
     }
 }
 
-/// Identity in a sentence.
+/// Identity of the failed worker or node, as part of a sentence.
 ///
 /// For example: `rank 5 (local rank 1, pid 4243, exit code 1) on node-b`.
 impl fmt::Display for Failure {

@@ -43,8 +43,8 @@ pub fn first_failure(failures: &mut [Failure]) -> usize {
 ///
 /// One observation outweighs the order of exits. A worker may fail long before its process exits,
 /// because its clean-up is slow, and its peers fail because of that. A worker comes first if its
-/// error file shows that it failed before the first exit. Error files count whole seconds; in
-/// doubt, the order of exits decides.
+/// error file shows that it failed before the worker that exited first. Error files count whole
+/// seconds; in doubt, the order of exits decides.
 fn earliest(failures: &[&Evidence]) -> usize {
     let first_exit = failures
         .iter()

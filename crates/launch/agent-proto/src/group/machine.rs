@@ -87,8 +87,8 @@ impl WorkerGroupMachine {
     }
 
     /// Returns the event that the group waits for.
-    /// `None` while workers run, and while the group waits for other nodes to join or to explain a
-    /// failure.
+    /// `None` in all other phases, for example while workers run, or while the group waits for
+    /// other nodes to join or to explain a failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
             Phase::Recovering { deadline, step, .. } => Awaited::Workers {
@@ -260,7 +260,7 @@ impl WorkerGroupMachine {
         };
         let is_told_to = matches!(again, StopReason::Signalled(_) | StopReason::KeeperLost);
         overrule(why, again, failure);
-        // Events at other nodes do not shorten the time after a preemption notice.
+        // Only a signal or the loss of the keeper shortens the time after a preemption notice.
         if *step == StopStep::Kill || (*step == StopStep::Notice && !is_told_to) {
             return;
         }

@@ -13,15 +13,16 @@
 //!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
 //! ```
 //!
-//! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`] in the
-//! state STOPPED.
+//! After a stop of its workers, the group waits for [`RestartOptions::settle_delay`] in the state
+//! STOPPED before it joins again.
 //!
 //! With `--in-process`, workers that can recover leave HEALTHY through the state recovering and
 //! keep their processes (`machine::recovery`).
 //!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
-//! joining. If the cause is a restart of another node, it uses one restart of the common budget;
-//! any other change uses none. `machine::peers` lists the other events of other nodes.
+//! joining. If the cause is a restart of another node, the change uses one restart of the common
+//! budget, except with `--in-process`. Any other change uses none. `machine::peers` lists the other
+//! events of other nodes.
 //!
 //! * [`GroupSpec`] specifies the group, [`WorkerGroupMachine`] is the machine that decides,
 //!   [`GroupInput`] and [`GroupOutput`] are its inputs and outputs.

@@ -28,7 +28,7 @@ pub struct Round {
     pub group_world_size: u32,
     /// Ranks of workers whose node was not in the last round.
     ///
-    /// Empty in the first round.
+    /// Empty in the first round, and if the backend does not know them.
     pub replaced: Vec<u32>,
     /// Address of the workers' store.
     pub master: Master,
@@ -155,7 +155,7 @@ pub enum GroupInput {
     /// As [`GroupInput::Ready`], because the function raised an exception.
     /// A failure elsewhere may be the reason.
     Raised(LocalRank),
-    /// Workers hang. The group stops them, as after a failure.
+    /// Workers hang. The group stops all its workers, as after a failure.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,

@@ -15,8 +15,8 @@
 //! A beat of the phase `step` is also a mark for the comparison of workers
 //! ([`straggler`](super::straggler)), and counts for the [goodput](crate::goodput). A step without
 //! a number counts as the worker's next step. A second word of the note is the time of the beat on
-//! the node's monotonic clock, in seconds. Without this word, the time at which the agent reads the
-//! beat applies.
+//! the node's monotonic clock, in seconds. Without this word, or if that time is in the future or
+//! at least 10 s ago, the time at which the agent reads the beat applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -119,7 +119,7 @@ pub struct Missed {
     pub phase: String,
     /// Note of the last beat; often empty.
     pub note: String,
-    /// Time since the last beat.
+    /// Time since the last beat, or since the start of the worker.
     pub silent: Duration,
     /// Limit of the phase.
     pub limit: Duration,

@@ -21,8 +21,8 @@
 //! * [`stacks`] compares the stacks of workers, and [`flight_recorder`] their collective calls.
 //! * [`line_splitter`] cuts the bytes of a pipe into lines. It accepts any bytes.
 //!
-//! All deadlines are monotonic times of the driver. The driver suspends its clock while the workers
-//! are stopped (Ctrl-Z, or a fence), so that this time does not count as silence.
+//! All deadlines are monotonic times of the driver. The driver pauses its clock while the workers
+//! are stopped (Ctrl-Z) or suspended by a fence, so that this time does not count as silence.
 
 pub mod flight_recorder;
 pub mod heartbeat;

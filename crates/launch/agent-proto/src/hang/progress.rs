@@ -86,7 +86,7 @@ pub enum ProgressChange {
 struct WorkerProgress {
     checked: Mono,
     own: Option<Usage>,
-    /// Time and usage of the worker when its usage last showed progress.
+    /// Time and usage of the worker at its last progress, or at its first check.
     base: Option<(Mono, Usage)>,
     children: Option<Usage>,
     progress: Mono,

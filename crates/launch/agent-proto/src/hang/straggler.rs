@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 const LATE_SHARE: f64 = 0.2;
 const LATE_LEAST: f64 = 0.05;
 
-/// Smallest arrears that count: in steps, and in seconds.
+/// Smallest lag behind the other ranks that counts: in steps, and in seconds.
 const BEHIND_STEPS: u64 = 2;
 const BEHIND_LEAST: f64 = 1.0;
 

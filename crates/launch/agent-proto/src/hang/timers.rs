@@ -111,7 +111,7 @@ impl Timers {
     ///
     /// # Errors
     ///
-    /// Returns one sentence if there are [`MOST_TIMERS`] timers already.
+    /// Returns one sentence if the timer is new and there are [`MOST_TIMERS`] already.
     pub fn request(&mut self, now: Now, request: TimerRequest) -> Result<(), String> {
         match request {
             TimerRequest::Release { pid, scope } => {

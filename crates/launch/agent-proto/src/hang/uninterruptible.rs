@@ -29,7 +29,7 @@ const LEAST_OFTEN: Duration = Duration::from_secs(1);
 ///
 /// The variable is
 /// [`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`](rdzv_core::env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT).
-/// `None` if the value is not a number above 0, as in PyTorch.
+/// `None` if the value is not a finite number above 0, as in PyTorch.
 pub fn limit(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     if seconds <= 0.0 {

@@ -70,7 +70,7 @@ pub enum Visible<'d> {
 }
 
 impl Accelerators {
-    /// Returns the GPUs that the worker count `gpu` uses, and their vendor.
+    /// Returns this machine's GPUs, visible to programs or not, and their vendor.
     /// These are the NVIDIA devices or, if there are none, the AMD devices.
     pub fn gpus(&self) -> (Vendor, &[Accelerator]) {
         if self.nvidia.is_empty() {
@@ -92,7 +92,7 @@ impl Accelerators {
     }
 
     /// Returns the accelerators that `auto` and NUMA binding use.
-    /// These are the visible GPUs or, if there are none, Intel's devices; `None` if there are none.
+    /// These are the visible GPUs or, if there are none, Intel's devices; `None` without either.
     pub fn current(&self, lists: &VisibleLists) -> Option<(Vendor, Vec<Visible<'_>>)> {
         let gpus = self.visible_gpus(lists);
         if !gpus.is_empty() {

@@ -74,7 +74,7 @@ pub struct Topology {
     /// The usable processors by number; empty if the binding does not need them.
     pub processors: BTreeMap<u32, Processor>,
     /// NUMA node of each visible device, by the device's index.
-    /// On a machine that does not report nodes, there is a single node, 0.
+    /// It is 0 for a device whose node the machine does not report.
     pub devices: Vec<u32>,
 }
 
@@ -92,7 +92,7 @@ pub struct Binding {
 /// The reason why a worker cannot be bound.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindingError {
-    /// No device is present. The text is PyTorch's.
+    /// No device is visible. The text is PyTorch's.
     #[error("No accelerator available for NUMA binding")]
     NoDevice,
     /// There are more workers than devices.
@@ -106,7 +106,7 @@ pub enum BindingError {
         /// Number of devices.
         devices: usize,
     },
-    /// The kernel does not know the node of the device.
+    /// The kernel does not list the NUMA node of the device.
     #[error(
         "cannot find the processors of NUMA node {node} of device {device}: the kernel does not \
          list this node"

@@ -26,7 +26,7 @@ impl Quota {
     }
 
     /// Parses `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup v1).
-    /// A quota of -1 means no limit.
+    /// `None` if there is no limit (a quota of -1), or if a text cannot be read.
     pub fn from_cfs(quota: &str, period: &str) -> Option<Self> {
         Self::new(quota.trim().parse().ok()?, period.trim().parse().ok()?)
     }

@@ -88,7 +88,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Logs that rounds now have a fence, or no longer have one.
     ///
-    /// The screen does not show that the fence is on for the first time.
+    /// The first message, that the fence is on, does not appear on the screen.
     pub(super) fn say_fence(&mut self, acts: bool) {
         let was = self.has_fence;
         if acts == was.unwrap_or(false) {
@@ -143,7 +143,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Signals all descendants of this process, whatever their process group.
-    /// Does nothing in a user's program, which may have other processes below it.
+    /// Does nothing without a keeper: a user's program may have other processes below it.
     fn signal_others(&self, signal: Signal) {
         if is_kept() {
             signal_below(getpid(), signal);

@@ -351,7 +351,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             } => self.assigned(&workers, round, restart_count),
             GroupOutput::Start(request) => self.start(request),
             GroupOutput::Go(request) => {
-                // The port of the workers' store is free for a worker that serves it itself.
+                // Frees the port of the workers' store for a worker that hosts the store itself.
                 drop(self.rendezvous.release_port(&request.ranks));
                 self.supervisor.go(clock.now().mono, request);
                 if self.fence.is_closed() {

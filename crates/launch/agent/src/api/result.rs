@@ -86,7 +86,7 @@ impl RunResult {
         value.map(serde_json::from_value).transpose()
     }
 
-    /// Returns the failure that came first.
+    /// Returns the first failure, or that of the lowest rank if the first is unknown.
     pub fn first_failure(&self) -> Option<&ProcessFailure> {
         self.first
             .and_then(|rank| self.failures.get(&rank))
@@ -128,7 +128,7 @@ pub struct ProcessFailure {
     pub id: Option<WorkerLocation>,
     /// Exit of the worker.
     pub exit: Exit,
-    /// Time in the worker's error file, or else the agent's time of the exit.
+    /// Time in the worker's error file, or otherwise the agent's time of the exit.
     pub time: Wall,
     /// `true` if the agent stopped the worker for no fault of this worker.
     pub stopped_by_agent: bool,

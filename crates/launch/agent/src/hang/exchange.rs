@@ -94,7 +94,7 @@ impl Peers {
         self.call(|_, store| Ok(store.add(HANGING, 0)? > 0))
     }
 
-    /// Stores the stacks of this node, and waits until all nodes hang.
+    /// Stores the stacks of this node, and waits on a thread until all nodes hang.
     ///
     /// `number` counts the reports of this node in the round, from 1. `before` is a hang of this
     /// node that this one replaces.

@@ -56,7 +56,7 @@ pub(crate) struct HangMonitor {
     /// Flight recorders of the workers that may serve requests.
     recorders: Recorders,
     stragglers: Option<Stragglers>,
-    /// Other nodes of the round, if there are any.
+    /// Nodes of the round; `None` for a single node, or without `--hang-timeout`.
     peers: Option<Peers>,
     /// Hang of this node that the other nodes know.
     comparing: Option<Comparing>,

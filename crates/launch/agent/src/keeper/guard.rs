@@ -36,7 +36,7 @@ const NAME: &CStr = c"launch-guard";
 pub(super) enum Report {
     /// Process id of the agent from now on.
     Started(i32),
-    /// The agent has exited, and the guard has cleared its processes.
+    /// The agent has exited, and the guard has killed what it left behind.
     Ended {
         /// Wait status of the agent.
         status: i32,
@@ -52,8 +52,8 @@ impl Report {
         serde_json::to_vec(self).expect("numbers and texts are always JSON")
     }
 
-    /// Returns the last started agent and its exit.
-    /// The exit is `None` if the guard was killed before it.
+    /// Returns the last started agent and the last report about an end.
+    /// That report is `None` if the guard was killed first.
     pub(super) fn decode(bytes: &[u8]) -> (Option<Pid>, Option<Self>) {
         let (mut agent, mut end) = (None, None);
         let reports = serde_json::Deserializer::from_slice(bytes).into_iter::<Self>();

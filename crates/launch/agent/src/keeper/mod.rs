@@ -7,8 +7,9 @@
 //!               └─ workers         die with the agent (parent-death signal)
 //! ```
 //!
-//! Each of the three is a child subreaper. Each watches the two others, through descriptors or as
-//! their parent or child. If any two of them die, the third one clears everything:
+//! Each of the three is a child subreaper. The keeper and the guard wait for their child. The guard
+//! and the agent also watch the processes above them through descriptors. If any two of the three
+//! die, the third one clears everything:
 //!
 //! | killed (SIGKILL) | process that clears the rest |
 //! |---|---|

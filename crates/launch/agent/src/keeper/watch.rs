@@ -54,8 +54,8 @@ pub(crate) fn launcher() -> Pid {
 }
 
 /// Returns the sockets and the record that outlive this agent.
-/// `None` if no guard started this process. Must be called before a second thread or process
-/// exists, because it stops the descriptors from being inherited further.
+/// `None` if no guard started this process, or if they cannot be used. Must be called before a
+/// second thread or process exists, because it stops the descriptors from being inherited further.
 pub fn kept() -> Option<&'static Kept> {
     static KEPT: OnceLock<Option<Kept>> = OnceLock::new();
     let kept = KEPT.get_or_init(|| {

@@ -17,9 +17,9 @@
 //!
 //! With [`LogPlan::whole_lines`], the thread writes whole lines. It writes the beginning of an
 //! unfinished or very long line after 150 ms or 64 KiB. If another stream writes in between, the
-//! thread repeats the beginning of a short line before the rest. Bytes of a
-//! pseudo-terminal do not wait for the end of a line.
-//! Without that setting, workers inherit stdout, and bytes of stderr are copied as they come.
+//! thread repeats the beginning of a short line before the rest. Bytes of a pseudo-terminal do not
+//! wait for the end of a line. Without that setting, workers inherit stdout, and bytes of stderr
+//! are copied as they come.
 //!
 //! For a worker the only difference is the kind of its streams: a pipe (as with `| tee`), or a
 //! terminal in raw mode without a keyboard.

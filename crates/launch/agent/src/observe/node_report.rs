@@ -56,7 +56,7 @@ pub struct NodeReport {
     pub master: Option<(String, u16)>,
     /// Number of restarts that this node has used.
     pub restart_count: u32,
-    /// Number of restarts that all nodes have used.
+    /// Number of restarts that all nodes have used, as far as this node knows.
     pub job_restarts: u32,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,

@@ -51,7 +51,7 @@ struct Worker {
     identity: WorkerIdentity,
     pid: Pid,
     started: Wall,
-    /// Last signal to end that the agent sent to the worker while it was running.
+    /// Last closing signal, or SIGKILL, that the agent sent to the running worker.
     closing_signal: Option<i32>,
     /// Fault for which the agent kills the worker (a hang, for example).
     /// The exit of the worker is then a failure with this cause, and not a consequence of a stop.

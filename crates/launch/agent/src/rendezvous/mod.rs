@@ -5,7 +5,7 @@
 //! | step | one node (`single_node`) | several, or a backend (`backend_thread`) |
 //! |---|---|---|
 //! | join | the agent's own server | the static backend, or one of the registry |
-//! | purge | every key | static, one node: all keys but the agents'; otherwise up to the backend |
+//! | purge | every key | static, one node: all keys but the agents'; otherwise none |
 //! | exchange | with itself, through a store in memory | none, or through the store of the round |
 //! | failures of others | – | the backend reports them |
 //! | exit barrier | – | that of the backend, or through the store of the round |
@@ -278,7 +278,7 @@ impl RendezvousHandle {
         self.round().map_or(0, |round| round.info.world_size)
     }
 
-    /// Returns the store of the current round, for code outside this agent.
+    /// Returns the store of the current round.
     pub(crate) fn round_store(&self) -> RoundStore {
         self.store.clone()
     }

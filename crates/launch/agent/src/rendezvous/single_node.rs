@@ -93,7 +93,7 @@ impl LocalRendezvous {
     }
 
     fn start_server(&self) -> Result<TcpStoreServer, AgentError> {
-        // With a separate address, the node can be reached in more than one way.
+        // With a specified address, the server must not listen on the loopback address only.
         let host = self.address.is_none().then(|| LOOPBACK.to_owned());
         let (port, listener) = match &self.master_port {
             MasterPort::Free => (0, None),

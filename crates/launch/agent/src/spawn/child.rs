@@ -114,7 +114,7 @@ pub(crate) fn detach_agent(command: &mut Command) {
 
 /// Gives this process a new session and process group.
 /// The kernel kills the process when the thread that forked it exits. The relay, which [`fork`]
-/// creates, calls this function first.
+/// creates, calls this function.
 pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
     follow(parent, Signal::KILL)
 }

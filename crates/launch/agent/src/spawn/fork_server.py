@@ -4,7 +4,7 @@
 # module `sitecustomize` into a zip file in memory, and executes the interpreter again, with the
 # command line of a worker. The interpreter then imports this text before its script. In the process
 # of a worker, this text returns, and the interpreter does the rest: `sys.path[0]`, `__main__`, the
-# script, the exit. In all other processes it may not return: the interpreter would run the script.
+# script, the exit. In all other processes it must not return: the interpreter would run the script.
 import contextlib
 import ctypes
 import gc

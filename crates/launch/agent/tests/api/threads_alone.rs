@@ -221,7 +221,7 @@ fn workers_that_cannot_be_started_end_the_run_and_are_stopped() {
     assert_eq!(agent.supervisor().calls, ["start", "stop", "shutdown"]);
 }
 
-/// Returns the names of the points, in order.
+/// Sink that records the points in order, except durations.
 #[derive(Clone, Default)]
 struct Points(Arc<Mutex<Vec<String>>>);
 

@@ -15,8 +15,8 @@
 //! A node at the exit barrier joins again if another node restarts its workers or waits to join:
 //! the workers of all nodes restart together, as those of one node do. With `joins_again` off, the
 //! node ends with success instead. After a loss, the coordinator answers each node that waits at
-//! its barrier: another node joins, or none is left to wait for. Without a coordinator, the last of
-//! two nodes ends with success, and a node of more joins again.
+//! its barrier: another node joins, or none is left to wait for. If the rendezvous does not provide
+//! the barrier, the last of two nodes ends with success, and a node of a larger round joins again.
 //!
 //! All nodes share one restart budget, unless workers recover in their processes. A restart that
 //! another node has used for its failure is no longer available here. No other change of membership
@@ -164,8 +164,8 @@ impl WorkerGroupMachine {
         // Only a loss elsewhere makes workers here fail. A node that restarts may itself have
         // failed because of this node.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
-        // The other node's restart costs one, unless this node is already stopping its workers:
-        // then both nodes stop for the same restart.
+        // The other node's restart costs one, except with `--in-process`, or if this node is
+        // already stopping its workers: then both nodes stop for the same restart.
         let costs = cause == MembershipCause::Restarted
             && self.spec.abort_timeout.is_none()
             && match &self.phase {

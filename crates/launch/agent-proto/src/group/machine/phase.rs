@@ -33,8 +33,7 @@ pub(super) enum Phase {
         then: Option<StopReason>,
         deadline: Mono,
     },
-    /// Waits for an explanation of the last failure.
-    /// No process of the workers is left.
+    /// Waits for an explanation of the last failure, after the clean-up.
     AwaitingExplanation,
     /// Waits before the next rendezvous; no worker is running its function.
     Delayed {

@@ -127,7 +127,7 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
 }
 
 /// Writes an error file, prints the error on stderr, and exits with 1.
-/// torchelastic's error recorders write the same file.
+/// The file has the form of those that torchelastic's error recorders write.
 fn fail(text: &str) -> ! {
     let _ = writeln!(io::stderr(), "{text}");
     if let Some(path) = env::var_os(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty())
