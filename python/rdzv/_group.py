@@ -72,7 +72,7 @@ class Work:
 
         Args:
             timeout (float | datetime.timedelta | None): maximum time to wait, in seconds. None:
-                until the operation ends, at the latest after the time limit of its call.
+                until the operation ends.
 
         Returns:
             None. For a receive it is the sender, an int. For ``all_gather_objects`` it is the list
@@ -164,7 +164,7 @@ class Group:
     The constructor returns when all ranks have joined. The ranks find each other through the store,
     and do not need it afterwards. As a context manager, a group is closed at the end of the block.
 
-    All ranks call the same operations in the same order, with arrays of the same size and type.
+    All ranks call the same collective operations in the same order, with matching sizes and types.
     Arrays are numpy arrays, torch tensors on the CPU, ``bytearray``, and all objects with a buffer
     or ``__dlpack__``. JAX arrays on the host are read-only, so they can only be inputs. Arrays must
     be contiguous. Element types are bool, signed and unsigned integers of 8 to 64 bits, float16,
@@ -333,7 +333,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, or the arrays share memory.
+            ValueError: the sizes do not match, or ``input`` overlaps another part of ``output``.
 
         Example:
             >>> import rdzv
@@ -457,7 +457,8 @@ class Group:
 
         The other ranks do not participate. The call returns when the values are in flight and the
         array can be reused. A message of more than 64 KiB first waits for its receive. So does a
-        shorter one if more than 256 KiB from this rank would otherwise wait at the other rank.
+        shorter one if more than 256 KiB or 1024 messages from this rank would otherwise wait at the
+        other rank.
         Messages and collective operations need no common order.
 
         Args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-# Seconds between two looks for a request to leave while a worker waits for the others.
+# Seconds between two checks for a request to leave the round.
 _LOOK = 0.1
 
 
@@ -309,8 +309,8 @@ def resilient(
 
     Args:
         function (Callable): the function.
-        abort (Callable): ends the collectives in flight; default :func:`rdzv.torch.abort`. It runs on another thread,
-            and again on the main thread after the function was left.
+        abort (Callable): ends the collectives in flight; default :func:`rdzv.torch.abort`. It runs on another thread
+            to interrupt the function, and on the main thread after the function was left.
         finalize (Callable): called after the function was left, before the worker is ready for the next round.
         health_check (Callable): called before each further call of the function; an exception ends the process.
         max_recoveries (int): maximum number of recoveries of this process. One more raises :class:`RuntimeError` in

@@ -103,7 +103,7 @@ class WorkerSpec:
 class Worker:
     """Worker from the point of view of its agent.
 
-    Before the first rendezvous, unknown values are -1.
+    Unknown values are -1. In a :class:`LocalElasticAgent`, ``role_world_size`` always is.
 
     Args:
         local_rank (int): the worker's rank within its node.
