@@ -48,7 +48,7 @@ def _named(op):
 class Work:
     """Asynchronous operation: the result of a call with ``async_=True``.
 
-    :meth:`wait` waits for it, any event loop can await it, and callbacks can report its end.
+    :meth:`wait` waits for it, any asyncio event loop can await it, and callbacks can report its end.
     Dropping the object does not end the operation. Do not use the arrays of the call until the
     operation has ended.
 
