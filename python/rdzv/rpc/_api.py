@@ -40,7 +40,7 @@ def init_rpc(
         backend (BackendType | None): backend that creates the agent. Default: the backend of the
             options, or ``RDZV``.
         rank (int): rank of the worker, which is its id. Default: the rank from the init method, for
-            example ``RANK`` with ``env://``.
+            example ``RANK`` with ``env://``. With ``store``, a rank is required.
         world_size (int | None): number of workers in a static group. Default and 0: a dynamic
             group.
         rpc_backend_options (RpcOptions | None): options of the backend.
