@@ -201,7 +201,7 @@ class Job:
     def atomic(self) -> "AbstractContextManager[None]":
         """Returns a context that a recovery does not interrupt.
 
-        If a recovery waits for the end of the context for ``--abort-timeout``, the agent kills the process.
+        The agent kills a process whose context delays a recovery for too long (``--abort-timeout``).
 
         Returns:
             AbstractContextManager: the context.

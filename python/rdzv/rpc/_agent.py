@@ -355,7 +355,7 @@ class RdzvAgent(Agent):
                 threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
             return self._loop
 
-    # Calls that come
+    # Incoming calls
     # ----------------------------------------------------------------------------------------------
 
     def _serve(self, request: RpcRequest) -> None:
