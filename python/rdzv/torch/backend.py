@@ -173,7 +173,7 @@ class RdzvWork(_Work):
         return self._works[0].source()
 
 
-# Work for whose future this thread has asked last.
+# Work whose future this thread requested last.
 _asked = threading.local()
 
 
