@@ -119,7 +119,8 @@ class LaunchConfig:
         max_nodes (int): largest number of nodes.
         nproc_per_node (int): number of workers on this node.
         logs_specs (LogsSpecs | None): destinations of the workers' output; ``None``: the console.
-        run_id (str): run id of the job; empty: a random one, or in :func:`rdzv.launch` the default of ``--rdzv-id``.
+        run_id (str): run id of the job; empty: a random one, or in :func:`rdzv.launch` the default
+            of ``--rdzv-id``.
         role (str): label of the workers.
         rdzv_endpoint (str): ``HOST[:PORT]``; empty for a single node.
         rdzv_backend (str): ``"c10d"`` (torch: ``"etcd"``), ``"static"``, ``"etcd"`` or ``"etcd-v2"``.

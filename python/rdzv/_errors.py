@@ -149,7 +149,7 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Too few nodes joined in time, or the node with rank 0 sent no endpoint."""
+    """Too few nodes joined in time, or rank 0 sent no endpoint."""
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):

@@ -1,8 +1,8 @@
 """``rdzv.launch``: runs a function in new processes and returns their results.
 
-The native ``rdzv run`` is a child process of the caller. Workers of a function run ``_entry``: they read the call from
-an inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its
-caller ends, even if a signal kills the caller.
+The native ``rdzv run`` is a child process of the caller. Workers of a function run ``_entry``: they
+read the call from an inherited descriptor, and write values and exceptions to files in a private
+folder. The launcher ends when its caller ends, even if a signal kills the caller.
 """
 
 from __future__ import annotations

@@ -182,9 +182,10 @@ class WorkerGroup:
     def store(self) -> "Store | None":
         """Store | None: the store that the agents of the round share.
 
-        Each round has separate keys and a separate object, which connects on first use. The object ends with the
-        round, except on a single node without an endpoint. The store is None before the first round. For a
-        :class:`LocalElasticAgent` it is always None, because the native agent is another process.
+        Each round has separate keys and a separate object, which connects on first use. The object
+        ends with the round, except on a single node without an endpoint. The store is None before
+        the first round. For a :class:`LocalElasticAgent` it is always None, because the native
+        agent is another process.
 
         Raises:
             StoreError: the server of the round cannot be reached.

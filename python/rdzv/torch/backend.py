@@ -633,7 +633,8 @@ def create(opts, backend_options=None, backend=RdzvBackend):
         backend (type[RdzvBackend]): class of the backend.
 
     Returns:
-        RdzvBackend: the backend, once all ranks have joined. With ``enable_reconfigure``, it is not connected yet.
+        RdzvBackend: the backend, once all ranks have joined. With ``enable_reconfigure``, it is not
+            connected yet.
 
     Raises:
         rdzv.CollectiveError: ranks are missing, or do not match.

@@ -3,9 +3,11 @@
 The native agent does the same as for :class:`rdzv.elastic.SimpleElasticAgent`. The classes differ from those of
 :mod:`rdzv.elastic` in these points:
 
-- ``WorkerSpec`` has ``fn`` and ``args`` before ``rdzv_handler``, and the defaults of the first version.
+- ``WorkerSpec`` has ``fn`` and ``args`` before ``rdzv_handler``, and the defaults of the first
+  version.
 - ``WorkerState`` has the values 0 to 32.
-- ``_monitor_workers`` returns a ``MonitorResult`` with exceptions, and a subclass needs no ``_shutdown``.
+- ``_monitor_workers`` returns a ``MonitorResult`` with exceptions, and a subclass needs no
+  ``_shutdown``.
 - ``run`` returns the values by global rank, or raises ``WorkerGroupFailureException``.
 """
 
