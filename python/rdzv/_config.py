@@ -119,7 +119,8 @@ class LaunchConfig:
         max_nodes (int): largest number of nodes.
         nproc_per_node (int): number of workers on this node.
         logs_specs (LogsSpecs | None): destinations of the workers' output; ``None``: the console.
-        run_id (str): run id of the job; empty: a random one, but ``none`` for several nodes in :func:`rdzv.launch`.
+        run_id (str): run id of the job; empty: a random one, or in :func:`rdzv.launch` the default
+            of ``--rdzv-id``.
         role (str): label of the workers.
         rdzv_endpoint (str): ``HOST[:PORT]``; empty for a single node.
         rdzv_backend (str): ``"c10d"`` (torch: ``"etcd"``), ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
@@ -128,6 +129,7 @@ class LaunchConfig:
         max_restarts (int): maximum number of restarts after failures. Default 3.
         monitor_interval (float): seconds; rdzv checks the value, but does not poll.
         start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
+            :func:`rdzv.launch` ignores it.
         log_line_prefix_template (str | None): prefix of teed lines.
         metrics_cfg (dict[str, str] | None): if any value is ``"console"``, the launcher prints metrics.
         local_addr (str | None): address at which the other nodes reach this node.

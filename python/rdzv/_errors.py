@@ -145,11 +145,11 @@ class RendezvousError(Error):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The run is closed, so no node can join it any more."""
+    """The run is closed, or it belongs to another job with the same run id."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Too few nodes joined in time."""
+    """Too few nodes joined in time, or rank 0 sent no endpoint."""
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):

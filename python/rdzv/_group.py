@@ -48,8 +48,8 @@ def _named(op):
 class Work:
     """Asynchronous operation: the result of a call with ``async_=True``.
 
-    :meth:`wait` waits for it, any event loop can await it, and callbacks can report its end.
-    Dropping the object does not end the operation. Do not use the arrays of the call until the
+    :meth:`wait` waits for it, any asyncio event loop can await it, and callbacks can report its
+    end. Dropping the object does not end the operation. Do not use the arrays of the call until the
     operation has ended.
 
     Example:
@@ -72,7 +72,7 @@ class Work:
 
         Args:
             timeout (float | datetime.timedelta | None): maximum time to wait, in seconds. None:
-                until the operation ends, at the latest after the time limit of its call.
+                until the operation ends.
 
         Returns:
             None. For a receive it is the sender, an int. For ``all_gather_objects`` it is the list
@@ -164,7 +164,7 @@ class Group:
     The constructor returns when all ranks have joined. The ranks find each other through the store,
     and do not need it afterwards. As a context manager, a group is closed at the end of the block.
 
-    All ranks call the same operations in the same order, with arrays of the same size and type.
+    All ranks call the same collective operations in the same order, with matching sizes and types.
     Arrays are numpy arrays, torch tensors on the CPU, ``bytearray``, and all objects with a buffer
     or ``__dlpack__``. JAX arrays on the host are read-only, so they can only be inputs. Arrays must
     be contiguous. Element types are bool, signed and unsigned integers of 8 to 64 bits, float16,
@@ -255,7 +255,7 @@ class Group:
             op (str): ``sum``, ``avg``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor`` or
                 :func:`premul_sum`. Integers wrap around, and their average is rounded towards zero.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -284,7 +284,7 @@ class Group:
             root (int): rank that gets the result.
             op (str): as for :meth:`all_reduce`.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -307,7 +307,7 @@ class Group:
                 replaced, except at the root.
             root (int): rank that has the values.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -327,13 +327,13 @@ class Group:
                 ``world_size`` arrays. It gets the arrays in the order of the ranks.
             input: array of any shape. It may be the part of ``output`` that belongs to this rank.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, or the arrays share memory.
+            ValueError: the sizes do not match, or ``input`` overlaps another part of ``output``.
 
         Example:
             >>> import rdzv
@@ -356,7 +356,7 @@ class Group:
                 ``world_size`` arrays. It stays unchanged.
             op (str): as for :meth:`all_reduce`.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -388,7 +388,7 @@ class Group:
                 each rank; None for equal parts. If one rank passes splits, all ranks must.
             input_splits (list[int] | None): number of rows for each rank.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -413,7 +413,7 @@ class Group:
             input: array of any shape.
             root (int): rank that gets the arrays.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -437,7 +437,7 @@ class Group:
                 ``world_size`` arrays; None on the other ranks.
             root (int): rank that has the arrays.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -457,7 +457,8 @@ class Group:
 
         The other ranks do not participate. The call returns when the values are in flight and the
         array can be reused. A message of more than 64 KiB first waits for its receive. So does a
-        shorter one if more than 256 KiB from this rank would otherwise wait at the other rank.
+        shorter one if more than 256 KiB or 1024 messages from this rank would otherwise wait at the
+        other rank.
         Messages and collective operations need no common order.
 
         Args:
@@ -465,7 +466,7 @@ class Group:
             to (int): rank that receives the array, other than this one.
             tag (int): 0 to 4294967295; a receive matches only messages with the same tag.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -491,7 +492,7 @@ class Group:
             source (int | None): rank of the sender; None for any rank.
             tag (int): tag of the message.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             int: the rank of the sender; or a Work with this result.
@@ -513,7 +514,7 @@ class Group:
 
         Args:
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work`.
+            async_ (bool): True to return a :class:`Work` without waiting for the operation.
 
         Returns:
             None, or a Work.
@@ -560,7 +561,7 @@ class Group:
                 With False, they can contain only builtin types, numpy arrays, and a few types of
                 ``collections`` and ``datetime``.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
-            async_ (bool): True to return immediately, with a :class:`Work` that has the list.
+            async_ (bool): True to return a :class:`Work` that has the list, without waiting.
 
         Returns:
             list: the objects, in the order of the ranks; or a Work.

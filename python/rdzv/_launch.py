@@ -1,8 +1,8 @@
 """``rdzv.launch``: runs a function in new processes and returns their results.
 
-The native ``rdzv run`` is a child process of the caller; its workers run ``_entry``. The workers read the call from
-an inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its
-caller ends, even if a signal kills the caller.
+The native ``rdzv run`` is a child process of the caller. Workers of a function run ``_entry``: they
+read the call from an inherited descriptor, and write values and exceptions to files in a private
+folder. The launcher ends when its caller ends, even if a signal kills the caller.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNSET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_LOGS_SPECS", "TORC
 # Prefix of the names of private folders.
 _FOLDER = "rdzv-call-"
 
-# Seconds within which the rest of a run must end after its keeper was killed.
+# Maximum wait, in seconds, for the end of all processes of a run after its launcher was killed.
 _CLEARED_WITHIN = 10.0
 
 # Longest system call that waits, in seconds.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-# Seconds between two looks for a request to leave while a worker waits for the others.
+# Seconds between two checks for a request to leave the round.
 _LOOK = 0.1
 
 
@@ -201,7 +201,8 @@ class Job:
     def atomic(self) -> "AbstractContextManager[None]":
         """Returns a context that a recovery does not interrupt.
 
-        If a recovery waits for the end of the context for ``--abort-timeout``, the agent kills the process.
+        The agent kills a process whose context delays a recovery for too long
+        (``--abort-timeout``).
 
         Returns:
             AbstractContextManager: the context.
@@ -309,8 +310,9 @@ def resilient(
 
     Args:
         function (Callable): the function.
-        abort (Callable): ends the collectives in flight; default :func:`rdzv.torch.abort`. It runs on another thread,
-            and again on the main thread after the function was left.
+        abort (Callable): ends the collectives in flight; default :func:`rdzv.torch.abort`. It runs
+            on another thread to interrupt the function, and on the main thread after the function
+            was left.
         finalize (Callable): called after the function was left, before the worker is ready for the next round.
         health_check (Callable): called before each further call of the function; an exception ends the process.
         max_recoveries (int): maximum number of recoveries of this process. One more raises :class:`RuntimeError` in

@@ -64,7 +64,8 @@ class ProcessFailure:
     Attributes:
         error_file_data (dict): content of the error file; ``{"message": "<NONE>"}`` if there is none.
         message (str | dict): the error in one line, or torchelastic's object form with the traceback.
-        timestamp (int): time of the failure, in seconds since 1970.
+        timestamp (int): time in the error file, in seconds since 1970; without a file, the time at
+            which this object was created.
         rank (int): the worker's rank in the job; -1 if unknown.
         node (str): the worker's host; empty if unknown.
         cause (str): the reason in one line, as ``rdzv run`` prints it.

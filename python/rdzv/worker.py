@@ -167,7 +167,8 @@ def run_id() -> str:
     """Run id of the job, the same on all nodes.
 
     Returns:
-        str: the value of ``--rdzv-id``. Its default is a random UUID on a single node, and ``none`` otherwise.
+        str: the value of ``--rdzv-id``. Its default is a random UUID if no other node can join, and
+            otherwise ``none`` or, in a Slurm step, a value from ``SLURM_JOB_ID``.
 
     Example:
         >>> import rdzv

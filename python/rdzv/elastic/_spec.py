@@ -26,16 +26,19 @@ class WorkerSpec:
         max_restarts (int): maximum number of restarts after failures. Default 3.
         monitor_interval (float): seconds between two calls to ``_monitor_workers``. Default 0.1. Only
             :class:`SimpleElasticAgent` uses it.
-        master_port (int | None): port of the workers' store; ``None``: a free port.
-        master_addr (str | None): host of the workers' store; ``None``: rdzv finds it.
+        master_port (int | None): port of the workers' store; ``None``: a free port. Only
+            :class:`SimpleElasticAgent` accepts it.
+        master_addr (str | None): host of the workers' store; ``None``: rdzv finds it. Only
+            :class:`SimpleElasticAgent` accepts it.
         local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
         numa_options (object | None): torch's ``NumaOptions``; :class:`LocalElasticAgent` uses its
             ``affinity_mode``.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one
-            file.
+        duplicate_stdout_filters (list[str] | None): texts; :class:`LocalElasticAgent` copies teed
+            lines that contain one of them to one file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): gives every worker local rank 0, and makes only the worker's own device visible.
+        virtual_local_rank (bool): with :class:`LocalElasticAgent`, gives every worker local rank 0,
+            and makes only the worker's own device visible.
 
     Raises:
         ValueError: a number is out of range, or there is no entry point.
@@ -103,7 +106,7 @@ class WorkerSpec:
 class Worker:
     """Worker from the point of view of its agent.
 
-    Before the first rendezvous, unknown values are -1.
+    Unknown values are -1. In a :class:`LocalElasticAgent`, ``role_world_size`` always is.
 
     Args:
         local_rank (int): the worker's rank within its node.
@@ -113,7 +116,8 @@ class Worker:
         role_world_size (int): number of workers with this worker's role.
 
     Attributes:
-        id (object): the id that ``_start_workers`` returned for this worker; None before that.
+        id (object): the id that ``_start_workers`` returned for this worker, or its process id with
+            a :class:`LocalElasticAgent`; None before that.
         environment (dict[str, str]): the worker's environment variables (``RANK``, ``MASTER_ADDR`` and so on), for
             subclasses of :class:`SimpleElasticAgent`; empty before a rendezvous.
 
@@ -182,9 +186,10 @@ class WorkerGroup:
     def store(self) -> "Store | None":
         """Store | None: the store that the agents of the round share.
 
-        Each round has separate keys and a separate object, which connects on first use. The object ends with the
-        round, except on a single node. The store is None before the first round. For a :class:`LocalElasticAgent` it
-        is always None, because the native agent is another process.
+        Each round has separate keys and a separate object, which connects on first use. The object
+        ends with the round, except on a single node without an endpoint. The store is None before
+        the first round. For a :class:`LocalElasticAgent` it is always None, because the native
+        agent is another process.
 
         Raises:
             StoreError: the server of the round cannot be reached.

@@ -78,9 +78,10 @@ class RpcOptions:
     """Options of the agent of a worker. Times are in seconds.
 
     Args:
-        num_worker_threads (int): maximum number of functions that run at the same time. Default 16. Coroutines,
-            and calls that come back to a worker while its function waits for them, do not count. Together with
-            such calls, at most 16 times this number, or 256 if that is more, run at the same time.
+        num_worker_threads (int): maximum number of functions that run on threads at the same time.
+            Default 16. Calls that come back to a worker while its function waits for them do not
+            count. Together with such calls, at most 16 times this number, or 256 if that is more,
+            run on threads at the same time.
         rpc_timeout (float): default timeout for calls; ``math.inf``: no timeout. Default 60.
         init_method (str): URL of the store through which the workers find each other. Default
             ``env://``.
@@ -355,7 +356,7 @@ class RdzvAgent(Agent):
                 threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
             return self._loop
 
-    # Calls that come
+    # Incoming calls
     # ----------------------------------------------------------------------------------------------
 
     def _serve(self, request: RpcRequest) -> None:

@@ -40,7 +40,7 @@ def init_rpc(
         backend (BackendType | None): backend that creates the agent. Default: the backend of the
             options, or ``RDZV``.
         rank (int): rank of the worker, which is its id. Default: the rank from the init method, for
-            example ``RANK`` with ``env://``.
+            example ``RANK`` with ``env://``. With ``store``, a rank is required.
         world_size (int | None): number of workers in a static group. Default and 0: a dynamic
             group.
         rpc_backend_options (RpcOptions | None): options of the backend.
@@ -317,10 +317,11 @@ def remote(
             has no limit.
 
     Returns:
-        RRef: a reference to the result. The function returns it immediately; its methods raise all
-            errors of the call.
+        RRef: a reference to the result, which need not exist yet. Its methods raise the errors of
+            the call.
 
     Raises:
+        RpcError: no worker has this name or rank, or the worker is lost.
         TypeError: an argument cannot be sent; nothing was sent.
 
     Example:
@@ -425,6 +426,7 @@ def is_cancelled() -> bool:
     """Returns True if the caller no longer waits for the result of this call.
 
     The call has timed out, the caller has cancelled it, or the connection to the caller has ended.
+    Of a call by :func:`remote`, only the timeout counts.
 
     Returns:
         bool: always False outside a call.

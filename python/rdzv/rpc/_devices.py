@@ -27,7 +27,7 @@ class Cuda:
     subclass: Any = None
 
     def count(self) -> int:
-        """Returns the number of devices, without a use of CUDA."""
+        """Returns the number of devices, without initializing CUDA."""
         return int(import_module("torch").cuda.device_count())
 
     def memory(self, tensor: Any) -> tuple[int, int, int]:
@@ -66,7 +66,7 @@ class Cuda:
         cuda.current_stream(index).wait_stream(cuda.default_stream(index))
 
     def mark(self, index: int) -> Any:
-        """Returns the end of the work of the current stream."""
+        """Returns a mark at the end of the work of the current stream."""
         cuda = import_module("torch").cuda
         return index, cuda.current_stream(index).record_event()
 

@@ -145,7 +145,7 @@ def dump_whole(obj: object) -> bytes:
     return file.getvalue()
 
 
-# Most functions return None.
+# Many functions return None.
 _NONE = pickle.dumps(None, 5)
 
 

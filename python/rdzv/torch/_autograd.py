@@ -43,7 +43,7 @@ _local = threading.local()
 
 
 class _Touch(torch.autograd.Function):
-    """Creates the node of a tensor that was not computed, in any layout."""
+    """Creates a node that follows a tensor of any layout."""
 
     @staticmethod
     def forward(_: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]

@@ -68,8 +68,10 @@ def _record(job: rdzv.Job, known: dict[int, str]) -> None:
 def abort(job: rdzv.Job) -> None:
     """Ends the collectives of this process that are in flight.
 
-    The function shuts down the connections that ``Job.init_process_group`` and ``Job.regroup`` opened.
-    It also aborts the default group, unless its backend is gloo, whose ``abort`` does nothing, or rdzv.
+    The function shuts down the connections that ``Job.init_process_group`` and ``Job.regroup``
+    opened. The connections to a store stay open, unless the main thread is making a group. The
+    function also aborts the default group, unless its backend is gloo, whose ``abort`` does
+    nothing, or rdzv.
 
     Args:
         job (rdzv.Job): the job.

@@ -173,7 +173,7 @@ class RdzvWork(_Work):
         return self._works[0].source()
 
 
-# Work for whose future this thread has asked last.
+# Work whose future this thread requested last.
 _asked = threading.local()
 
 
@@ -633,7 +633,8 @@ def create(opts, backend_options=None, backend=RdzvBackend):
         backend (type[RdzvBackend]): class of the backend.
 
     Returns:
-        RdzvBackend: the backend, once all ranks have joined.
+        RdzvBackend: the backend, once all ranks have joined. With ``enable_reconfigure``, it is not
+            connected yet.
 
     Raises:
         rdzv.CollectiveError: ranks are missing, or do not match.

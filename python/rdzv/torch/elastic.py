@@ -66,9 +66,9 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
     Args:
         params (RendezvousParameters): torch's parameters from ``torchrun``: endpoint, run, numbers
-            of nodes, and the options of ``--rdzv-conf``. These are the options of ``rdzv run``. A
-            job token and certificates come from the variables RDZV_JOB_TOKEN_FILE, RDZV_TLS_CERT,
-            RDZV_TLS_KEY and RDZV_TLS_CA.
+            of nodes, and the options of ``--rdzv-conf``. These are the options of ``rdzv run``, but
+            ``rank`` and ``timeout`` are ignored. A job token and certificates come from the
+            variables RDZV_JOB_TOKEN_FILE, RDZV_TLS_CERT, RDZV_TLS_KEY and RDZV_TLS_CA.
 
     Raises:
         ValueError: the run id is empty, or an option has an invalid value.

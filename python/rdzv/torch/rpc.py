@@ -926,7 +926,7 @@ def _store(store: Any) -> rdzv.Store:
 
 def _prefix(store: Any) -> str:
     prefix = getattr(store, "prefix", None)
-    # The prefix may be a method or missing. All workers of a process count alike.
+    # The prefix may be a method or missing. The counter has the same value on all workers.
     return prefix if isinstance(prefix, str) else f"rdzv_rpc_{torch_rpc._init_counter}"
 
 

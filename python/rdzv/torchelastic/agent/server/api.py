@@ -1,11 +1,13 @@
 """Agents of the first version of torchelastic.
 
 The native agent does the same as for :class:`rdzv.elastic.SimpleElasticAgent`. The classes differ from those of
-:mod:`rdzv.elastic` only in these points:
+:mod:`rdzv.elastic` in these points:
 
-- ``WorkerSpec`` has ``fn`` and ``args`` in front, and the defaults of the first version.
+- ``WorkerSpec`` has ``fn`` and ``args`` before ``rdzv_handler``, and the defaults of the first
+  version.
 - ``WorkerState`` has the values 0 to 32.
-- ``_monitor_workers`` returns a ``MonitorResult`` with exceptions, and there is no ``_shutdown``.
+- ``_monitor_workers`` returns a ``MonitorResult`` with exceptions, and a subclass needs no
+  ``_shutdown``.
 - ``run`` returns the values by global rank, or raises ``WorkerGroupFailureException``.
 """
 
