@@ -179,9 +179,9 @@ impl Peers {
         self.remembered.contains_key(&index)
     }
 
-    /// `true` if another process has replaced this one at its endpoint.
+    /// `true` if another process has replaced `voter` at its endpoint.
     ///
-    /// This process has therefore ended.
+    /// The process of `voter` has therefore ended.
     pub(super) fn is_replaced(&self, voter: VoterId) -> bool {
         let is_there = |peer: &Peer| {
             let address = self.addresses.get(&peer.voter);

@@ -25,7 +25,7 @@ use super::watch::{End, next_answer};
 use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
-/// Number of operations in one transaction, below etcd's limit of 128.
+/// Maximum number of operations in one transaction, below etcd's limit of 128.
 const OPERATIONS: usize = 100;
 
 /// Default timeout for operations that wait.

@@ -42,7 +42,7 @@ const REMEDY_OPEN: &str = "check that an agent of the job is running at the endp
                            RDZV_CONTACT_POINTS to the endpoints of its voters; --rdzv-conf \
                            join_timeout=SECONDS waits longer";
 
-/// Joins the elected coordinator, as a voter if it gets a local endpoint.
+/// Joins the elected coordinator; votes if this process gets an endpoint.
 pub(super) fn at_one_of(
     endpoints: &[Endpoint],
     options: &Options,

@@ -79,7 +79,7 @@ impl Run {
 
     /// Returns how long one agent may be silent, even without a record.
     ///
-    /// Zero if the agent is not in the round, or has no lease.
+    /// Zero if the agent is not in the round, or if neither the agent nor the record has a lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
         let rules = self.origin.rules;
         if self.may_have_lease(node) && rules.has(Rule::LeasesAreAwaited) {
