@@ -22,7 +22,7 @@ use fastrand::Rng;
 use rdzv_agent_proto::group::RecoveryRule;
 use rdzv_core::rules::Rules;
 
-/// Fault of a node or of one of its workers, which are numbers.
+/// Fault of a node or of one of its workers; numbers identify both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// A worker is killed.

@@ -91,7 +91,7 @@ fn deaf() -> NativeClient {
 
 /// Tries to connect without success from 15 s on, until there is an output.
 ///
-/// Returns without outputs at the time `until`.
+/// Returns without outputs at the time `deadline`.
 fn dial_in_vain(client: &mut NativeClient, deadline: f64) -> (f64, Vec<Output>) {
     let mut seconds = 15.0;
     while seconds < deadline {

@@ -523,8 +523,8 @@ impl Voter {
     /// Handles a peer that is in another group of this run, or remembers one.
     ///
     /// The group with the later round remains. Of two groups in one cluster, the later group
-    /// remains. `theirs` is the highest round plus 1 that the peer knows, and `votes` is `true` if it
-    /// votes.
+    /// remains. `theirs` is the highest round plus 1 that the peer knows, and `votes` is `true` if
+    /// it votes.
     pub(super) fn meets(
         &mut self,
         now: Now,

@@ -41,7 +41,7 @@ pub enum Operation {
     },
     /// Reports that the agent is running; the answer is `Alive`.
     Heartbeat,
-    /// Heartbeat with a message for viewers or for all agents; not answered by `Alive`.
+    /// Heartbeat with a message for viewers or all agents; not answered by `Alive`.
     Report(Report),
     /// Reports that the agent has failed permanently.
     Failed {
