@@ -3,8 +3,8 @@
 //! ```text
 //!   guard ── descriptors, inherited by number ──► agent ── killed ──► the next agent
 //!            the two ends of a socket pair, which hold listening sockets
-//!            two slots: note of the coordinator
-//!            two slots: note of the agent
+//!            two slots: record of the coordinator
+//!            two slots: record of the agent
 //! ```
 //!
 //! A descriptor inside a socket pair stays open, so the kernel keeps queueing connections while no

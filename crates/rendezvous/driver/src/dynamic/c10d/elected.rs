@@ -94,8 +94,8 @@ fn join_open_group(
 
 /// Joins a group through contact points, even if the endpoint is lost.
 ///
-/// `None` if there are no contact points, if the endpoint is on this machine, if agents cannot
-/// become voters, or if no coordinator is found but a store answers at the endpoint.
+/// `None` if there are no contact points, if the endpoint is on this machine, or if agents cannot
+/// become voters. Also `None` if no coordinator is found but a store answers at the endpoint.
 pub(super) fn find_elsewhere(
     site: Site<'_>,
     is_host: Option<bool>,

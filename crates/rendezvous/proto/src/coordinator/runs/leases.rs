@@ -1,7 +1,7 @@
 //! The fence of a round, and the leases of its participants.
 //!
-//! A lease needs a majority that survives the loss of any node, so a round can have a fence only
-//! while the coordinator has three voters or more. The record contains a lease for all
+//! A lease needs a majority that survives the loss of any node. A round can therefore have a fence
+//! only while the coordinator has three voters or more. The record contains a lease for all
 //! participants, or for none:
 //!
 //! | event | recorded before | the participants receive |
