@@ -251,7 +251,7 @@ impl Peers {
                 since,
             }
         };
-        // A new process at the endpoint does not show for how long the old one has been gone.
+        // A new process at the endpoint does not show when the old one has ended.
         let absent = |voter: VoterId| match is_gone(voter) {
             Some(time) => MemberStanding::Gone(time),
             None if self.ended.contains(&voter) => MemberStanding::Gone(Duration::ZERO),

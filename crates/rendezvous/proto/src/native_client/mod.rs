@@ -64,7 +64,7 @@ pub enum Input<'a> {
     Close,
     /// The agent has failed permanently, for this reason.
     Failed(&'a str),
-    /// Answer to [`Output::Lead`]: the address of the workers' store.
+    /// Answer to [`Output::Lead`]: the endpoint of the workers' store.
     Publish {
         /// The round.
         round: u64,
@@ -133,7 +133,7 @@ pub enum Output {
         /// `true` for a log message, `false` for an update of a live display.
         is_reminder: bool,
     },
-    /// Log that a complete round waits for the address of the workers' store.
+    /// Log that a complete round waits for the endpoint of the workers' store.
     ///
     /// The node with rank 0 has not sent it yet.
     AwaitingMaster {

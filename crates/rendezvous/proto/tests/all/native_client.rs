@@ -285,7 +285,7 @@ fn attached_client() -> NativeClient {
     client
 }
 
-/// Creates such a client in round 5, without an address of the workers' store.
+/// Creates such a client in round 5, without an endpoint of the workers' store.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
     assert_eq!(form(&mut client), [Output::Lead { round: 5 }]);

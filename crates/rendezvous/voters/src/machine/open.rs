@@ -593,7 +593,7 @@ impl Voter {
         })
     }
 
-    /// Resets what was announced, because this process now leads.
+    /// Resets the values that were sent, because this process now leads.
     pub(super) fn open_leads(&mut self, now: Now) {
         if let Some(open) = &mut self.open {
             (open.leads_since, open.has_changed) = (now.mono, true);

@@ -97,7 +97,7 @@ pub const PROBE_ANSWER: u32 = 0x317A_6452;
 
 /// Answer of a voter to [`PROBE`] if it is not the coordinator.
 ///
-/// The voter (crate `rdzv-voters`) can report the address of the coordinator.
+/// The voter (crate `rdzv-voters`) can report the endpoint of the coordinator.
 pub const PROBE_VOTER: u32 = 0x327A_6452;
 
 /// Error in the bytes of an operation or an event.

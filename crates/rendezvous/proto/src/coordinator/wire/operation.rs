@@ -48,7 +48,7 @@ pub enum Operation {
         /// The reason.
         reason: String,
     },
-    /// Reports the address of the workers' store; only rank 0 sends it.
+    /// Reports the endpoint of the workers' store; only rank 0 sends it.
     Master {
         /// The round.
         round: u64,
