@@ -33,7 +33,7 @@ pub struct Scheduler<E> {
 }
 
 impl<E> Scheduler<E> {
-    /// Creates a world in which nothing has happened yet.
+    /// Creates a scheduler without events.
     pub fn new(seed: u64, trace: Trace) -> Self {
         Self {
             random: Rng::with_seed(seed),
@@ -63,7 +63,7 @@ impl<E> Scheduler<E> {
         self.at(self.now + delay, event);
     }
 
-    /// Schedules the event of a due machine, unless the one at `wake` is as early.
+    /// Schedules the wake-up of a machine, unless the one at `wake` is as early.
     pub fn wake(&mut self, wake: &mut Option<u64>, due: Option<u64>, event: E) {
         if let Some(due) = due.map(|due| due.max(self.now))
             && wake.is_none_or(|at| due < at)

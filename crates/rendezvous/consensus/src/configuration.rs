@@ -115,8 +115,8 @@ impl Configuration {
 
     /// Returns this configuration after a change.
     ///
-    /// A change of one voter is in force immediately. A change of several voters makes a joint
-    /// configuration, and an empty change leaves it.
+    /// A change of one member makes no joint configuration. A change of several members makes one,
+    /// and an empty change leaves it.
     pub fn after(&self, change: &VoterChange) -> Self {
         let mut next = self.clone();
         if change.steps.is_empty() {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use raft::prelude::{ConfState, Entry, HardState, RaftState, Snapshot};
 use raft::{Error, GetEntriesContext, Result, Storage, StorageError};
 
-/// Applied entries that a truncation keeps, for followers that lag a little.
+/// Number of applied entries that a truncation keeps for slow followers.
 const TAIL: u64 = 1024;
 
 /// Log of one member, with the last snapshot of the state.

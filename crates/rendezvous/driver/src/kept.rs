@@ -1,10 +1,10 @@
-//! Listening sockets and notes that outlive the agent that created them.
+//! Listening sockets and records that outlive the agent that created them.
 //!
 //! ```text
 //!   guard ── descriptors, inherited by number ──► agent ── killed ──► the next agent
 //!            the two ends of a socket pair, which hold listening sockets
-//!            two slots: note of the coordinator
-//!            two slots: note of the agent
+//!            two slots: record of the coordinator
+//!            two slots: record of the agent
 //! ```
 //!
 //! A descriptor inside a socket pair stays open, so the kernel keeps queueing connections while no
@@ -31,7 +31,7 @@ use crate::slots::Slots;
 /// Maximum number of listening sockets of a store: one per IP version.
 const MOST_LISTENERS: usize = 2;
 
-/// Sockets and notes that a parent process keeps for the next agent.
+/// Sockets and records that a parent process keeps for the next agent.
 ///
 /// The next agent uses them if this agent is killed. Clones share one state.
 #[derive(Debug, Clone)]
@@ -58,10 +58,10 @@ impl PartialEq for Kept {
 impl Eq for Kept {}
 
 impl Kept {
-    /// Number of descriptors of a value.
+    /// Number of descriptors that one value holds.
     pub const DESCRIPTORS: usize = 6;
 
-    /// Creates a value without sockets and notes.
+    /// Creates a value without sockets and records.
     ///
     /// Every program that this process starts inherits its descriptors.
     ///
@@ -75,13 +75,13 @@ impl Kept {
         Self::over([put, take], slots()?, slots()?)
     }
 
-    /// Opens the sockets and notes of another process by its descriptors.
+    /// Opens the sockets and records of another process by its descriptors.
     ///
     /// The calling process is the next agent.
     ///
     /// # Errors
     ///
-    /// Returns an error if the agent's note cannot be read.
+    /// Returns an error if the agent's record cannot be read.
     pub fn inherited(descriptors: [OwnedFd; Self::DESCRIPTORS]) -> io::Result<Self> {
         let [put, take, first, second, third, fourth] = descriptors;
         let of_agent = Slots::of([third, fourth]);
@@ -120,12 +120,12 @@ impl Kept {
         &self.0.predecessors
     }
 
-    /// Returns the agent's note, as this process knows it.
+    /// Returns the agent's record, as this process knows it.
     pub fn note(&self) -> AgentNote {
         self.0.of_agent.lock().1.clone()
     }
 
-    /// Reads the agent's note that another process has written.
+    /// Reads the agent's record that another process has written.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Kept {
         Ok(agent.1.clone())
     }
 
-    /// Changes the agent's note. If the write fails, the next agent knows less.
+    /// Changes the agent's record. If the write fails, the next agent knows less.
     pub fn update_note(&self, change: impl FnOnce(&mut AgentNote)) {
         let (slots, note) = &mut *self.0.of_agent.lock();
         change(note);
@@ -147,7 +147,7 @@ impl Kept {
         }
     }
 
-    /// Adds this agent to the note, before it joins the rendezvous.
+    /// Adds this agent to its record, before it joins the rendezvous.
     pub(crate) fn take_part(&self) {
         let instance = self.0.instance;
         self.update_note(|note| {
@@ -157,7 +157,7 @@ impl Kept {
         });
     }
 
-    /// Returns the memory for the coordinator's note.
+    /// Returns the memory for the coordinator's record.
     ///
     /// Only this agent writes it from now on.
     pub(crate) fn coordinator_slots(&self) -> io::Result<Slots> {

@@ -37,7 +37,7 @@ pub struct RendezvousParameters {
     /// This node asks them if the endpoint is on another machine, because the job may have
     /// continued without that machine. The default is none.
     pub known_voters: Vec<Endpoint>,
-    /// Sockets and notes that outlive this agent, for its replacement (`c10d`).
+    /// Sockets and records that outlive this agent, for its replacement (`c10d`).
     ///
     /// The default is none.
     pub kept: Option<Kept>,

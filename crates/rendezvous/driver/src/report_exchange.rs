@@ -1,4 +1,4 @@
-//! Messages that the agents of a job exchange while a viewer is attached.
+//! Messages that the agents of a job exchange, mainly for viewers.
 //!
 //! ```text
 //!   server of views ── send ──► ReportExchange ── next_report ──► connection ──► coordinator

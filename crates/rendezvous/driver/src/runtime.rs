@@ -8,8 +8,8 @@
 //! connect, files.
 //!
 //! The runtime never runs on a caller's thread. So programs with a tokio runtime can call the
-//! crate, and so can others, such as Python. The thread ends after the last
-//! task and the last call of [`beside`].
+//! crate, and so can programs without one, such as Python. The thread ends after the last task and
+//! the last call of [`beside`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -8,7 +8,7 @@ use rustix::io::{pread, pwrite};
 
 /// Maximum number of bytes to read.
 ///
-/// The note of a round of a million nodes is 8 MB.
+/// The record of a round of a million nodes is 8 MB.
 const LONGEST: usize = 64 << 20;
 
 /// Two slots, written alternately, because a writer may die at any byte.

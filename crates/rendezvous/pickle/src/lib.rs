@@ -11,8 +11,7 @@
 //! - [`encode`]: the opposite direction, as protocol 4, with the sharing that keeps Python's
 //!   pickles small.
 //!
-//! `rendezvous-proto::codec` decides which attributes make a state; this crate does not. The API
-//! follows the releases of `rdzv-rendezvous`.
+//! `rdzv_rendezvous_proto::codec` decides which attributes make a state; this crate does not.
 
 pub mod class;
 pub mod decode;

@@ -2,8 +2,8 @@
 //!
 //! Each request of an agent has one function; a join uses [`exit`] and then [`join`]. The functions
 //! only decide; [`apply`](super::apply) changes the state. The first matching rule wins, in the
-//! order of PyTorch's handler. Agents of torchrun may share the state, so both programs must agree
-//! on the nodes that a round admits or rejects, and on the time of its completion.
+//! order of PyTorch's handler. Agents of torchrun may share the state. Both programs must therefore
+//! agree on the nodes that a round admits or rejects, and on the time of its completion.
 //!
 //! Some rules are specific to rdzv. They are compatible with agents of torchrun:
 //!

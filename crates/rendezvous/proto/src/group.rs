@@ -104,7 +104,7 @@ pub enum Case {
     W4,
     /// No majority of the voters is in contact, or, at the start, not all of them.
     ///
-    /// A process that is cut off with a minority (W6) is in the same case.
+    /// A process that is cut off with a minority is in the same case.
     W5,
     /// Fewer nodes have joined than a round needs.
     W8,

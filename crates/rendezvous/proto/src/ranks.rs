@@ -29,9 +29,10 @@ pub struct Seat {
 /// Assigns ranks so that the nodes of the last round keep theirs.
 ///
 /// `seats` describes all participants; `last` describes the last round, which had `size` nodes. A
-/// vacated rank goes to a new node with the same role and number of workers, if there is one. If
-/// the size of the round or the number of workers of a remaining node has changed, the nodes of the
-/// last round come first, in the order of their old ranks.
+/// vacated rank goes to a new node with the same role and number of workers, if there is one.
+///
+/// The size of the round or the number of workers of a remaining node may have changed. The nodes
+/// of the last round then come first, in the order of their old ranks.
 pub fn keep(
     participants: &mut BTreeMap<NodeDesc, u32>,
     seats: &BTreeMap<NodeDesc, Seat>,

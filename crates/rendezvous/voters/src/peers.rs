@@ -179,9 +179,9 @@ impl Peers {
         self.remembered.contains_key(&index)
     }
 
-    /// `true` if another process has replaced this one at its endpoint.
+    /// `true` if another process has replaced `voter` at its endpoint.
     ///
-    /// This process has therefore ended.
+    /// The process of `voter` has therefore ended.
     pub(super) fn is_replaced(&self, voter: VoterId) -> bool {
         let is_there = |peer: &Peer| {
             let address = self.addresses.get(&peer.voter);
@@ -251,7 +251,7 @@ impl Peers {
                 since,
             }
         };
-        // A new process at the endpoint does not show for how long the old one has been gone.
+        // A new process at the endpoint does not show when the old one has ended.
         let absent = |voter: VoterId| match is_gone(voter) {
             Some(time) => MemberStanding::Gone(time),
             None if self.ended.contains(&voter) => MemberStanding::Gone(Duration::ZERO),

@@ -38,7 +38,7 @@ pub enum Doing {
 pub enum Make {
     /// Machine that uses the coordinator.
     Native(Box<NativeClient>),
-    /// Machine that uses only the key.
+    /// Machine that uses only the state in the store.
     Stock(Box<Participant>),
 }
 

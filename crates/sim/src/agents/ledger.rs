@@ -32,7 +32,7 @@ pub struct Ledger {
     known: BTreeSet<u32>,
     /// `true` if, at some time since the last round, no agent was known.
     ///
-    /// In that case, it has forgotten the ranks.
+    /// In that case, the coordinator has forgotten the ranks.
     has_lost_all: bool,
     /// Number of participants, by round.
     sizes: BTreeMap<u64, u32>,

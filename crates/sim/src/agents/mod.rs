@@ -35,12 +35,12 @@
 //! before the join timeout, and no live agent counts as lost. When faults have ended, all remaining
 //! agents form a round again. **INV-N1** All native agents of a round receive the same endpoint of
 //! the workers. **INV-N2** The ranks of workers follow those of the agents. **INV-N3** All workers
-//! of two rounds never run at the same time. This also holds if the coordinator is killed and
-//! restarted, with the agent in whose process it is, and without its record unless agents are
-//! silent then. **INV-N4** A coordinator that restarts with its record does not end a round because
-//! at least half of its nodes are missing, as long as no node has left. **INV-L1** The events that
-//! agents received from a coordinator stay true: joins, leaves, closes and successes are
-//! linearizable ([`history`](crate::history::run)).
+//! of two rounds never run at the same time. This also holds if the coordinator is killed with the
+//! agent in whose process it is, and restarted. It holds without the coordinator's record too,
+//! unless agents are silent then. **INV-N4** A coordinator that restarts with its record does not
+//! end a round because at least half of its nodes are missing. Exceptions are a node that has left,
+//! and `recover`. **INV-L1** The events that agents received from a coordinator stay true: joins,
+//! leaves, closes and successes are linearizable ([`history`](crate::history::run)).
 
 mod acts;
 pub mod agent;

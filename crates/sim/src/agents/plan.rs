@@ -53,7 +53,7 @@ pub enum Act {
 /// Location at which agents find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// A coordinator in the store; torchrun agents may use the state only.
+    /// A coordinator in the store. Torchrun agents, if any, use only the state.
     Coordinator,
     /// A coordinator that restarts when it dies. There are no torchrun agents.
     Restartable,
@@ -281,9 +281,9 @@ impl Plan {
         }
         let is_killed = |(_, _, act): &(_, _, Act)| *act == Act::Killed;
         self.faulty |= self.hosted || self.acts.iter().any(is_killed);
-        // With the record, the end of a run is lost if no remaining agent knows it. If there are
-        // more agents than a round accepts, waiting agents may fill a round before any agent of the
-        // last round has reported.
+        // If the record is lost, so is the end of the run, unless a remaining agent knows it. If
+        // there are more agents than a round accepts, waiting agents may fill a round before any
+        // agent of the last round has reported.
         let closes = self.acts.iter().any(|(_, _, act)| *act == Act::Close);
         if random.u32(0..3) == 0 && !closes && !self.has_spares() {
             self.faulty = true;

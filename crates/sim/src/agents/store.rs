@@ -337,7 +337,7 @@ impl World {
         // The agent ignores all messages that are on their way now.
         agent.asked += 1;
         let state = answer.state.map(Arc::unwrap_or_clone);
-        // A write whose answer was lost was followed by a read, so the agent does not know who won.
+        // A read follows a write whose answer was lost; the agent then counts the write as not won.
         let input = if std::mem::take(&mut agent.writing) {
             participant::Input::Written {
                 state,

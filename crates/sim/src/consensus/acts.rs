@@ -13,8 +13,8 @@ use crate::{Result, broken};
 
 /// Time within which a leader without a majority steps down.
 ///
-/// The time is fourteen ticks on a slow clock, with one check per period. A handover starts a new
-/// period.
+/// It covers three periods of fourteen ticks on a slow clock. The leader checks for a majority once
+/// per period, and a handover starts a new period.
 const STEPS_DOWN: Duration = Duration::from_millis(2380);
 
 /// Time limit for the handover of a process that ends cleanly.

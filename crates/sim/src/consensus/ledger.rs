@@ -1,4 +1,4 @@
-//! Rules that hold after every step.
+//! Invariants that hold after every step.
 
 use std::collections::BTreeMap;
 

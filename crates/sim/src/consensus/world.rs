@@ -38,7 +38,7 @@ pub(super) enum Event {
     Down(usize, usize, u64, bool),
     Reset(usize, usize),
     Heal(Vec<(usize, usize)>),
-    /// A process was cut off for long, since this term.
+    /// The leader of this term was cut off for a long time.
     Isolated(usize, u64),
     Arrive(usize, usize, u64, Packet),
     Client(usize, u64),

@@ -1,8 +1,8 @@
 //! Workers that recover in their processes: the worker groups of several nodes.
 //!
 //! The machines are those of the agents. The rendezvous, the processes and the workers are models.
-//! A worker connects late or never, leaves its function late or never, is inside of a block that
-//! must not be interrupted, raises exceptions and is killed.
+//! A worker connects late or never, and leaves its function late or never. It is inside of a block
+//! that must not be interrupted, raises exceptions, and is killed.
 //!
 //! - **IP-1**: a worker receives `go` only after it was ready for the round that it left.
 //! - **IP-2**: on one node, no two workers run their function in different rounds, unless the
@@ -11,8 +11,8 @@
 //!   closing signal.
 //! - **IP-4**: a worker that never connected is neither aborted nor kept.
 //!
-//! In the end, without faults, all nodes are in one round and all workers run; or the job has ended
-//! on all nodes, because the restarts of a node were used up.
+//! In the end, without faults, all nodes are in one round and all workers run. Otherwise the job
+//! has ended on all nodes, because the restarts of a node were used up.
 
 pub mod world;
 
@@ -22,7 +22,7 @@ use fastrand::Rng;
 use rdzv_agent_proto::group::RecoveryRule;
 use rdzv_core::rules::Rules;
 
-/// Fault of a node or of one of its workers, which are numbers.
+/// Fault of a node or of one of its workers; numbers identify both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// A worker is killed.

@@ -38,7 +38,7 @@ enum Event {
     /// An input of the machine of a node's agent, which has this number.
     Input(usize, u64, GroupInput),
     Wake(usize, u64),
-    /// A node takes the place of a lost one.
+    /// A node starts, at first or in the place of a lost one.
     Begin(usize),
     /// The nodes form a round, if all that are there wait.
     Form,

@@ -17,7 +17,7 @@ pub enum Stage {
     Confirmed,
     /// The holder knows that the fork is useless.
     Broken,
-    /// The fork was given up, discarded, or passed to the owner itself.
+    /// The fork was lost, discarded, refused, or passed to the owner itself.
     Over,
 }
 

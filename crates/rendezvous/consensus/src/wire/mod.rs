@@ -97,7 +97,7 @@ impl From<bytes::TryGetError> for ConsensusWireError {
 pub struct OfRun {
     /// Run that the group serves.
     pub run: String,
-    /// Number of rounds that the sender knows.
+    /// Highest announced round that the sender knows, plus 1; 0 if it knows none.
     pub rounds: u32,
     /// Position in the log that the sender has applied, or remembers.
     ///
@@ -141,7 +141,7 @@ pub enum ControlFrame {
     WhoCoordinates,
     /// Answer with the endpoint of the coordinator.
     Elsewhere {
-        /// Cluster of the coordinator; 0 if none is known.
+        /// Cluster of the coordinator; 0 if it is unknown.
         cluster: u128,
         /// Epoch of the coordinator.
         epoch: u64,

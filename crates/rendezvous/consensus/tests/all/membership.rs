@@ -1,6 +1,6 @@
 //! Table of group states and the next change of each.
 //!
-//! A member is a digit. `*` leads, `-` has been lost for 2 s, `~` for less than one, `?` is silent,
+//! A member is a digit. `*` leads, `-` has been lost for 2 s, `~` for less than 1 s, `?` is silent,
 //! `+` has the log.
 
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! Endpoint of the workers' store in a round.
 //!
 //! Rank 0 offers a store and publishes its endpoint; the other nodes read it. If agents host the
-//! store, torchelastic publishes the endpoint once and remembers it, so a new node never finds it,
-//! and nodes disagree after a change of rank 0. In rdzv, rank 0 publishes the endpoint in every
+//! store, torchelastic publishes the endpoint once and remembers it. A new node then never finds
+//! it, and nodes disagree after a change of rank 0. In rdzv, rank 0 publishes the endpoint in every
 //! round. Agents of torchelastic remember the first endpoint that they read. For them, the endpoint
 //! stays the same while this node hosts the store, and the node empties the store instead.
 

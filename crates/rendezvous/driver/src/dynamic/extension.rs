@@ -39,8 +39,8 @@ pub fn observed(own: String, onlookers: Onlookers) -> Box<dyn Extension> {
 
 /// Returns the extension for a server that is restarted after it was killed.
 ///
-/// `note` is the note of the previous server, which was [reopened](NoteFile::reopen). Onlookers see
-/// `own` as its endpoint.
+/// `note` is the record of the previous server, which was [reopened](NoteFile::reopen). Onlookers
+/// see `own` as its endpoint.
 pub fn restartable(
     note: NoteFile,
     origin: Origin,
@@ -249,7 +249,7 @@ struct CoordinatorHost {
     /// Record for the next coordinator, in case this process is killed.
     note: Option<NoteFile>,
     own: String,
-    /// Number of takeovers from a coordinator that left no note.
+    /// Number of takeovers from a coordinator that left no record.
     takeovers: u64,
 }
 

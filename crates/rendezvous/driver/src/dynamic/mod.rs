@@ -6,7 +6,7 @@
 //! | [`driver`] | the rendezvous over a state that every agent can change |
 //! | [`shared`] | the interface to that state: to add a backend, start there |
 //! | [`native`] | the rendezvous through a store server of rdzv, which runs it |
-//! | `extension`, `note` | the coordinator in a store server; its note |
+//! | `extension`, `note` | the coordinator in a store server; its record |
 //! | `voters` | the voter in a store server; the search for the coordinator among voters |
 //! | `probe` | connects to a server and detects whether it is a coordinator |
 //! | `options` | the parameters and options of `c10d` |

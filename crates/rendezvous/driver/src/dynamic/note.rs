@@ -1,4 +1,4 @@
-//! Note of a coordinator, in memory that outlives its process.
+//! Record of a coordinator, in memory that outlives its process.
 
 use std::io;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use rustix::fs::MemfdFlags;
 
 use crate::slots::Slots;
 
-/// Note of a coordinator for its successor, in case it is killed.
+/// Record of a coordinator for its successor, in case it is killed.
 ///
-/// The note lives as long as a process has it open. The parent process of coordinators opens it,
-/// and all its children inherit it.
+/// The record lives as long as a process has it open. The process that restarts agents keeps it
+/// open, and the agents inherit it.
 #[derive(Debug)]
 pub struct NoteFile {
     slots: Slots,
@@ -20,18 +20,18 @@ pub struct NoteFile {
 }
 
 impl NoteFile {
-    /// Creates an empty note.
+    /// Creates an empty record.
     ///
     /// Agents wait for the next coordinator for up to `timeout` after one has died.
     ///
     /// # Errors
     ///
-    /// Returns an error if the system has no memory for the note.
+    /// Returns an error if the system has no memory for the record.
     pub fn new(timeout: Duration) -> io::Result<Self> {
         Ok(Self::over(Slots::new(MemfdFlags::CLOEXEC)?, timeout))
     }
 
-    /// Creates an empty note that will be written to these slots.
+    /// Creates an empty record that will be written to these slots.
     pub(in crate::dynamic) fn over(slots: Slots, timeout: Duration) -> Self {
         Self {
             slots,
@@ -39,7 +39,7 @@ impl NoteFile {
         }
     }
 
-    /// Reads the latest note, for the coordinator that follows its writer.
+    /// Reads the latest record, for the coordinator that follows its writer.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl NoteFile {
         &self.note
     }
 
-    /// Writes another note in place of this one.
+    /// Writes another record in place of this one.
     pub(super) fn replace(&mut self, note: Note) -> io::Result<()> {
         self.note = note;
         self.write()
@@ -69,7 +69,7 @@ impl NoteFile {
         self.write()
     }
 
-    /// Writes the note of a run.
+    /// Writes the record of a run.
     pub(super) fn update(&mut self, run: String, note: Option<RunNote>) -> io::Result<()> {
         self.note.update(run, note);
         self.write()

@@ -1,9 +1,9 @@
 //! Store in etcd: a folder of keys. Keys and values are stored unchanged.
 //!
-//! An operation that computes a value from the old one (`add`, `append`, `compare_set`) reads the
-//! value, and writes only if no other client has written since. The same transaction records the
-//! number of the operation. An operation that is retried because its answer was lost therefore
-//! takes effect only once.
+//! `add`, `append` and `compare_set` compute a value from the old one. They read the value, and
+//! write only if no other client has written since. The same transaction records the number of the
+//! operation. An operation that is retried because its answer was lost therefore takes effect only
+//! once.
 //!
 //! By default, etcd accepts requests of up to 1.5 MiB. Queues are not supported.
 
@@ -25,7 +25,7 @@ use super::watch::{End, next_answer};
 use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
-/// Number of operations in one transaction, below etcd's limit of 128.
+/// Maximum number of operations in one transaction, below etcd's limit of 128.
 const OPERATIONS: usize = 100;
 
 /// Default timeout for operations that wait.

@@ -1,9 +1,10 @@
 //! Watch of a run: all changes in order, and the end of each node.
 //!
-//! A separate thread follows the changes until the watch is dropped, or until the server has been
-//! away for too long. Each watch continues at a fixed revision. It therefore misses nothing while
-//! the server or the connection is away; the notices are only late. If the server has compacted
-//! that revision, or has lost its data, the thread reads the members and announces the difference.
+//! A separate thread follows the changes until the watch is dropped or cannot continue, for example
+//! because the server was away for too long. Each watch continues at a fixed revision. It therefore
+//! misses nothing while the server or the connection is away; the notices are only late. If the
+//! server has compacted that revision, or has lost its data, the thread reads the members and
+//! announces the difference.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -44,8 +45,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// Watches a run through separate connections, and sends notices to `observer`.
     ///
-    /// The first call reports that the watch has started. Once the server has been away for too
-    /// long, `observer` gets a last notice about that.
+    /// The first notice of a running watch is [`Notice::Changed`]. If the watch cannot continue,
+    /// `observer` gets a last notice about that.
     pub(super) fn start(
         client: &Client,
         layout: Layout,

@@ -246,8 +246,8 @@ fn path(url: &Url) -> Result<&str, RendezvousError> {
 /// Connects a worker to the store at `endpoint`, hosting it if necessary.
 ///
 /// If the agent hosts a store at exactly this endpoint, all workers are its clients. Otherwise the
-/// worker with rank 0 hosts the store. With a `world_size`, rank 0 also waits until all workers
-/// have joined. Several masters in one process share one server.
+/// worker with rank 0 hosts the store. With a `world_size`, that worker also waits until all
+/// workers have joined. Several masters in one process share one server.
 fn connect(
     endpoint: &Endpoint,
     rank: Rank,

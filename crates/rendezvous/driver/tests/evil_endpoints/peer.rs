@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 
-/// Number of bytes of an endless stream after which the client has no limit.
+/// Number of bytes after which a client counts as one without a limit.
 const ENDLESS: usize = 512 << 20;
 
 /// Connection, seen from the endpoint.

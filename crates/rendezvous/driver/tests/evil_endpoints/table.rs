@@ -10,7 +10,7 @@ use crate::{coordinator, store};
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) client: Client,
-    /// Closure that serves each connection.
+    /// Function that serves each connection.
     pub(crate) endpoint: fn(Peer),
     /// Expected parts of the client's error, in addition to the address.
     pub(crate) says: Says,

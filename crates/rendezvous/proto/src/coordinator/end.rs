@@ -47,7 +47,7 @@ use rdzv_core::rules::Rules;
 /// The kernel kills the workers.
 pub const WORKERS_END_WITHIN: Duration = Duration::from_millis(50);
 
-/// Time from the exit of an agent's process until the agent is lost.
+/// Time from the end of an agent's stream until the agent is lost.
 ///
 /// In most cases, a successor on the same node attaches earlier. Then the other agents need not
 /// form one round without the node and another round with it. The loss must be known within 80 ms.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   /torch.rendezvous.<run>                                     the state
-//!   /torch.rendezvous.<run>.<round>/MASTER_ADDR, MASTER_PORT    address of the workers' store
+//!   /torch.rendezvous.<run>.<round>/MASTER_ADDR, MASTER_PORT    endpoint of the workers' store
 //!   /torch.rendezvous.<run>.<round>/torchelastic/role_info/0    rank 0 may write it after those
 //!   …/torchelastic/role_info/<rank>, …/assigned_ranks/<rank>    role and ranks of a node's workers
 //! ```
@@ -56,7 +56,7 @@ pub(super) fn run_of(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)
 }
 
-/// Returns the key of one half of a round's store address.
+/// Returns the key of one half of a round's store endpoint.
 pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()
 }

@@ -1,9 +1,9 @@
 //! Runs that all agents have left, and the removal of their keys.
 //!
-//! A run's key stays in the store after its last agent has left, so that a late agent can continue
-//! the run or see that it is over. Any client can create such runs, so the coordinator removes
-//! their keys after [`KEPT_FOR`]. If there are more than [`MOST`], it removes the oldest ones
-//! earlier.
+//! A run's key stays in the store after its last agent has left. A late agent can therefore
+//! continue the run or see that it is over. Any client can create such runs, so the coordinator
+//! removes their keys after [`KEPT_FOR`]. If there are more than [`MOST`], it removes the oldest
+//! ones earlier.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;

@@ -30,8 +30,8 @@ pub(super) struct Sessions {
     connections: BTreeMap<NodeDesc, ConnId>,
     /// Next check of each session.
     ///
-    /// Only the first one is exact. Later ones may be too early, because a message of the agent
-    /// updates only the first one.
+    /// Only the first one is exact. Later ones may be too early, because a message moves only
+    /// timers that come first.
     timers: Deadlines<ConnId>,
     /// Time until which each agent with a broken connection may reattach.
     returns: Deadlines<NodeDesc>,

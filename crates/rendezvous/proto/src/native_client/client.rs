@@ -37,7 +37,9 @@ pub struct NativeClient {
     phase: Phase,
     link: Link,
     reader: EventReader,
-    /// Number of `Leave`s without an answer. Events before the answer are outdated.
+    /// Number of `Leave`s without an answer.
+    ///
+    /// Events about rounds that arrive before the answer are outdated.
     leaving: u32,
     /// `true` if the next coordinator must learn that the agent leaves.
     ///
@@ -66,7 +68,7 @@ pub struct NativeClient {
     /// Without an answer, the outage continues.
     unproven: Option<Outage>,
     changes: RateLimit,
-    /// Reports that the next question about the lease takes along.
+    /// Reports to send with the next question about the lease.
     reports: Vec<u8>,
     outbox: Outbox<Output>,
 }
@@ -186,7 +188,7 @@ impl Machine for NativeClient {
                 self.say_candidate();
             }
             Input::Report(report) => {
-                // The next question about the lease takes the report along in the same packet.
+                // The next question about the lease carries the report in the same packet.
                 let is_leased = self.lease.is_of_round() && !self.coordinator.in_process;
                 let waits = is_leased && !report.has_viewer;
                 if self.link == Link::Up {
@@ -371,8 +373,8 @@ impl NativeClient {
 
     /// Returns the time at which a join without a connection fails.
     ///
-    /// `None` if no coordinator has admitted this node: the failed attempts are then the reason.
-    /// With a connection, the coordinator ends the join.
+    /// `None` if no coordinator has admitted this node: the join then fails when the attempts to
+    /// connect end. With a connection, the coordinator ends the join.
     fn join_ends(&self) -> Option<Mono> {
         let since = self.wait.since.max(self.wait.spare_at);
         let admitted = self.wait.arrived.as_ref();

@@ -64,7 +64,7 @@ pub enum Input<'a> {
     Close,
     /// The agent has failed permanently, for this reason.
     Failed(&'a str),
-    /// Answer to [`Output::Lead`]: the address of the workers' store.
+    /// Answer to [`Output::Lead`]: the endpoint of the workers' store.
     Publish {
         /// The round.
         round: u64,
@@ -75,12 +75,12 @@ pub enum Input<'a> {
     },
     /// All workers of the agent have succeeded in this round.
     ///
-    /// The answer is [`Output::AllSucceeded`], once all workers of the round have succeeded. Only
-    /// if [`FormedRound::is_recoverable`].
+    /// In a [recoverable](FormedRound::is_recoverable) round, the answer is
+    /// [`Output::AllSucceeded`], once all workers of the round have succeeded.
     Succeeded(u64),
     /// The value is `true` if the agent can be a voter, and is not one yet.
     Willing(bool),
-    /// The agent sends a message to viewers.
+    /// The agent sends a message to viewers, or to all agents.
     Report(Report),
     /// The agent requests the state of the run.
     Ask,
@@ -133,7 +133,7 @@ pub enum Output {
         /// `true` for a log message, `false` for an update of a live display.
         is_reminder: bool,
     },
-    /// Log that a complete round waits for the address of the workers' store.
+    /// Log that a complete round waits for the endpoint of the workers' store.
     ///
     /// The node with rank 0 has not sent it yet.
     AwaitingMaster {
@@ -144,7 +144,7 @@ pub enum Output {
     },
     /// Answer to [`Input::Succeeded`]: all workers of the round have succeeded.
     AllSucceeded(u64),
-    /// Messages of other agents for viewers.
+    /// Messages of agents, for viewers or for all agents.
     Reports {
         /// Number that changes when a viewer attaches; 0 while there is none.
         watch: u32,
@@ -162,7 +162,7 @@ pub enum Output {
     },
     /// In the joined round, the loss of a node becomes known within this time.
     ///
-    /// The cause is a broken connection to the coordinator. Also emitted when the agent has
+    /// Emitted when the connection to the coordinator breaks. Also emitted when the agent has
     /// reattached, because the coordinator may still be waiting for other agents.
     LossesKnownWithin(Duration),
     /// Log that the coordinator is missing.
@@ -197,7 +197,7 @@ pub struct FormedRound {
     pub assignment: Option<Assignment>,
     /// Ranks of workers whose node was not in the last round.
     ///
-    /// Empty in the first round.
+    /// Empty in the first round, and if the coordinator has not sent them.
     pub replaced: Vec<u32>,
     /// Host of the workers' store.
     pub master_addr: String,

@@ -91,7 +91,7 @@ fn deaf() -> NativeClient {
 
 /// Tries to connect without success from 15 s on, until there is an output.
 ///
-/// Returns without outputs at the time `until`.
+/// Returns without outputs at the time `deadline`.
 fn dial_in_vain(client: &mut NativeClient, deadline: f64) -> (f64, Vec<Output>) {
     let mut seconds = 15.0;
     while seconds < deadline {
@@ -285,7 +285,7 @@ fn attached_client() -> NativeClient {
     client
 }
 
-/// Creates such a client in round 5, without an address of the workers' store.
+/// Creates such a client in round 5, without an endpoint of the workers' store.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
     assert_eq!(form(&mut client), [Output::Lead { round: 5 }]);

@@ -215,7 +215,7 @@ fn where_workers_meet_is_stored_and_announced_to_all() {
         addr: "n000".to_owned(),
         port: 4000,
     };
-    // The coordinator ignores addresses from other ranks and for other rounds.
+    // The coordinator ignores endpoints from other ranks and for other rounds.
     world.operate(1, &master(0));
     world.operate(0, &master(1));
     assert_eq!(world.take(1), []);

@@ -77,7 +77,7 @@ fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
     received
 }
 
-/// Returns the events after `Attached`, without the workers' store address.
+/// Returns the events after `Attached`, without the workers' store endpoint.
 fn events_after_attached(world: &mut World, number: u32) -> Vec<Event> {
     let mut received = after_attached(world, number);
     received.retain(|event| !matches!(event, Event::Master { .. }));
@@ -199,7 +199,7 @@ fn an_agent_that_comes_back_in_time_is_not_lost() {
     world.lose(1);
     world.pass(REATTACH_WITHIN / 2);
     world.reattach(11, 1, held(0, 0));
-    // Rank 0 sends the address, and may not have received the confirmation.
+    // Rank 0 sends the endpoint, and may not have received the confirmation.
     let received = after_attached(&mut world, 11);
     assert!(
         matches!(received[..], [Event::Master { .. }]),

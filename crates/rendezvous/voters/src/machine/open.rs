@@ -72,7 +72,7 @@ pub(super) struct OpenGroup {
     leads_since: Mono,
     /// `true` if members may have changed since the last message about them.
     has_changed: bool,
-    /// Known rounds at the last check, and `true` if this process was a voter.
+    /// Result of [`Voter::rounds`] at the last check; `true` if this process voted.
     greeted: (u32, bool),
 }
 
@@ -499,7 +499,9 @@ impl Voter {
         }
     }
 
-    /// Number of rounds that the group of this process knows, or that it remembers.
+    /// Highest round plus 1 that the group of this process has announced.
+    ///
+    /// Without a group, the memory counts. 0 if no round is known.
     pub(super) fn rounds(&self) -> u32 {
         let remembered = self.open.as_ref().and_then(|open| open.memory.as_ref());
         match (&self.group, remembered) {
@@ -521,8 +523,8 @@ impl Voter {
     /// Handles a peer that is in another group of this run, or remembers one.
     ///
     /// The group with the later round remains. Of two groups in one cluster, the later group
-    /// remains. `theirs` is the number of rounds that the peer knows, and `votes` is `true` if it
-    /// votes.
+    /// remains. `theirs` is the highest round plus 1 that the peer knows, and `votes` is `true` if
+    /// it votes.
     pub(super) fn meets(
         &mut self,
         now: Now,
@@ -591,7 +593,7 @@ impl Voter {
         })
     }
 
-    /// Resets what was announced, because this process now leads.
+    /// Resets the values that were sent, because this process now leads.
     pub(super) fn open_leads(&mut self, now: Now) {
         if let Some(open) = &mut self.open {
             (open.leads_since, open.has_changed) = (now.mono, true);

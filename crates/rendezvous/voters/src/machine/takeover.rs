@@ -3,7 +3,7 @@
 //! One of the processes that remember the group continues from its record.
 //!
 //! A process remembers a group if it was a member, or if the previous process at its address was.
-//! The memory holds the terms, the runs, and the voters of the newest configuration in the log.
+//! The memory holds the last term, the runs, and the voters of the newest configuration in the log.
 //! Each process sends the remembered voters to the others. The takeover begins once every voter
 //! that any of them remembers is matched by a connected process outside a group. No voter is then
 //! in the old group, because a listening socket has one owner. The process with the newest memory

@@ -63,7 +63,7 @@ impl Voter {
         }
     }
 
-    /// Known endpoints of the voters.
+    /// Returns the known endpoints of the voters.
     pub fn voters(&self) -> Vec<String> {
         let group = self.group.as_ref();
         let voters = group.into_iter();

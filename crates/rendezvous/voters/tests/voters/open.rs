@@ -221,7 +221,7 @@ fn the_only_voter_hands_over_to_the_one_that_learns_when_it_ends() {
 
 #[test]
 fn if_the_other_one_dies_while_it_takes_over_the_job_waits_for_it() {
-    // W7: the only voter ends, and its successor is killed within this number of milliseconds.
+    // The only voter ends, and its successor is killed after this number of milliseconds.
     let mut seen = 0;
     for after in 1..20 {
         let mut world = with_round(2, 5);

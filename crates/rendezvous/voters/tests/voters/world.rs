@@ -765,7 +765,7 @@ impl World {
         self.ask(index, agent, &Operation::Reattach(Box::new(reattach)));
     }
 
-    /// Removes and returns the unchecked events of an agent.
+    /// Removes and returns the events that an agent has received.
     pub(crate) fn take(&mut self, agent: u32) -> Vec<Event> {
         let events = self.events.remove(&agent).unwrap_or_default();
         events.into_iter().map(|(_, event)| event).collect()

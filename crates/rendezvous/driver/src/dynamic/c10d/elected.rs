@@ -42,7 +42,7 @@ const REMEDY_OPEN: &str = "check that an agent of the job is running at the endp
                            RDZV_CONTACT_POINTS to the endpoints of its voters; --rdzv-conf \
                            join_timeout=SECONDS waits longer";
 
-/// Joins the elected coordinator, as a voter if it gets a local endpoint.
+/// Joins the elected coordinator; votes if this process gets an endpoint.
 pub(super) fn at_one_of(
     endpoints: &[Endpoint],
     options: &Options,
@@ -94,8 +94,8 @@ fn join_open_group(
 
 /// Joins a group through contact points, even if the endpoint is lost.
 ///
-/// `None` if there are no contact points, if the endpoint is on this machine, if agents cannot
-/// become voters, or if no coordinator is found but a store answers at the endpoint.
+/// `None` if there are no contact points, if the endpoint is on this machine, or if agents cannot
+/// become voters. Also `None` if no coordinator is found but a store answers at the endpoint.
 pub(super) fn find_elsewhere(
     site: Site<'_>,
     is_host: Option<bool>,

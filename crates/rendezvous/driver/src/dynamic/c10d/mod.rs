@@ -23,9 +23,9 @@
 //!   Default: 5 if a killed agent is restarted, otherwise 1. With port 0 or a single node, it is 1.
 //! * `node_timeout` (3 s): time for which a machine may be silent, according to its kernel; see
 //!   [`rdzv_rendezvous_proto::silence`].
-//! * `fence` (`auto`): `auto` or `off`. With `auto` on all nodes, three or more voters, and agents
-//!   that are restarted when they are killed, a node suspends its workers while no majority of the
-//!   voters confirms its lease.
+//! * `fence` (`auto`): `auto` or `off`. With `auto`, a node suspends its workers while no majority
+//!   of the voters confirms its lease. This requires `auto` on all nodes, three or more voters, and
+//!   agents that are restarted when they are killed.
 //! * `rank_order` (`sticky`, or `sorted` if [`RendezvousParameters::sorts_ranks`] is set): with
 //!   `sticky`, nodes keep their ranks in the next round. With `sorted`, every round sorts its
 //!   nodes, as with torchrun.

@@ -41,7 +41,7 @@ impl Onlooking {
         }
     }
 
-    /// Waits for a message of this agent to the viewers of the job.
+    /// Waits for a message of this agent to viewers, or to all agents.
     pub(super) async fn next_report(&self) -> Report {
         match &self.onlookers.group {
             Some(group) => group.exchange().next_report().await,
@@ -49,7 +49,7 @@ impl Onlooking {
         }
     }
 
-    /// Stores messages of other agents for viewers.
+    /// Stores messages of agents, for viewers or for all agents.
     pub(super) fn reports(&self, watch: u32, messages: Vec<Vec<u8>>) {
         if let Some(group) = &self.onlookers.group {
             group.exchange().received(watch, messages);

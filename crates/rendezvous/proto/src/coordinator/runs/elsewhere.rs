@@ -7,8 +7,8 @@
 //!
 //! * The members have a session here, but still obey the previous coordinator, at its epoch. If
 //!   they reach it again, they resume there as if nothing had happened.
-//! * The coordinator does not notify them that their round is over, and declares no member lost: an
-//!   agent that is not here may be there. New agents wait.
+//! * The coordinator does not notify them that their round is over. It declares no member lost,
+//!   because an agent that is not here may be there. New agents wait.
 //! * The coordinator writes no record. So after a restart, it finds the members in the same state.
 //! * The state ends when the previous coordinator has certainly ended. Either the user confirms its
 //!   end (`Origin::recover`, with a new process), or a member has reached it at one of this

@@ -1,7 +1,7 @@
 //! The fence of a round, and the leases of its participants.
 //!
-//! A lease needs a majority that survives the loss of any node, so a round can have a fence only
-//! while the coordinator has three voters or more. The record contains a lease for all
+//! A lease needs a majority that survives the loss of any node. A round can therefore have a fence
+//! only while the coordinator has three voters or more. The record contains a lease for all
 //! participants, or for none:
 //!
 //! | event | recorded before | the participants receive |
@@ -79,7 +79,7 @@ impl Run {
 
     /// Returns how long one agent may be silent, even without a record.
     ///
-    /// Zero if the agent is not in the round, or has no lease.
+    /// Zero if the agent is not in the round, or if neither the agent nor the record has a lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
         let rules = self.origin.rules;
         if self.may_have_lease(node) && rules.has(Rule::LeasesAreAwaited) {

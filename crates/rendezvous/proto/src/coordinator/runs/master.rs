@@ -1,8 +1,8 @@
-//! The address of the workers' store, which rank 0 provides.
+//! The endpoint of the workers' store, which rank 0 provides.
 //!
-//! A native agent with rank 0 sends the address in every round. A `torchrun` agent stores it under
+//! A native agent with rank 0 sends the endpoint in every round. A `torchrun` agent stores it under
 //! two keys before it stores its role. If it had rank 0 before and shares its server with the
-//! workers, it keeps the server and stores nothing. The address of an earlier round then remains
+//! workers, it keeps the server and stores nothing. The endpoint of an earlier round then remains
 //! valid. The coordinator recognises it by its host.
 
 use std::time::Duration;
@@ -26,25 +26,25 @@ const ROUNDS: u64 = 64;
 /// Maximum length of a host name or port under a key.
 const LONGEST: usize = 1024;
 
-/// Address of the workers' store of a formed round.
+/// Endpoint of the workers' store of a formed round.
 #[derive(Debug, Default)]
 pub(super) enum Master {
-    /// Rank 0, a native agent, has not sent the address yet.
+    /// Rank 0, a native agent, has not sent the endpoint yet.
     #[default]
     Unknown,
-    /// Rank 0, an agent of torchrun, may store the address until this time.
+    /// Rank 0, an agent of torchrun, may store the endpoint until this time.
     Awaited(Mono),
-    /// The coordinator reads addresses of this and earlier rounds, newest first.
+    /// The coordinator reads endpoints of this and earlier rounds, newest first.
     Searched {
         /// Host of the round that is read now; `None` if its key has no valid host.
         host: Option<String>,
     },
-    /// The address is known: host and port.
+    /// The endpoint is known: host and port.
     Known(String, u16),
 }
 
 impl Run {
-    /// Starts the wait for the address if rank 0 is an agent of torchrun.
+    /// Starts the wait for the endpoint if rank 0 is an agent of torchrun.
     pub(super) fn seek_master(&mut self, now: Now) {
         let first = self.first();
         let is_torchrun = first.is_some_and(|first| !self.agents.contains_key(first));
@@ -76,9 +76,9 @@ impl Run {
         }
     }
 
-    /// Handles the address from rank 0, a native agent.
+    /// Handles the endpoint from rank 0, a native agent.
     ///
-    /// An address for another round comes too late and is ignored.
+    /// An endpoint for another round comes too late and is ignored.
     pub(in crate::coordinator) fn publish_master(
         &mut self,
         from: &NodeDesc,
@@ -93,7 +93,7 @@ impl Run {
         }
     }
 
-    /// Stores the address under torchrun's keys, and notifies the participants.
+    /// Stores the endpoint under torchrun's keys, and notifies the participants.
     pub(super) fn store_master(&mut self, addr: String, port: u16) {
         let round = self.round.number();
         for (field, value) in [(Field::Addr, addr.clone()), (Field::Port, port.to_string())] {
@@ -126,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Reads the addresses of this and earlier rounds, newest first.
+    /// Reads the endpoints of this and earlier rounds, newest first.
     fn search_master(&mut self) {
         let Some(formed) = self.round.formed_mut() else {
             return;
@@ -141,7 +141,7 @@ impl Run {
         }
     }
 
-    /// Handles one half of a round's address, which the search has read.
+    /// Handles one half of a round's endpoint, which the search has read.
     pub(in crate::coordinator) fn found_master(
         &mut self,
         round: u64,

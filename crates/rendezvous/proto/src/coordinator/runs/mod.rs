@@ -15,7 +15,7 @@
 //! | `reattach.rs` | agents that reattach, or replace others |
 //! | `leases.rs` | the fence of a round, and the leases of its participants |
 //! | `record.rs` | the record that outlives the coordinator, and the numbers of rounds |
-//! | `master.rs` | the address of the workers' store |
+//! | `master.rs` | the endpoint of the workers' store |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
 
 mod arrivals;

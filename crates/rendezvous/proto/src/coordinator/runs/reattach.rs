@@ -167,7 +167,7 @@ impl Run {
         self.repeat_fence(node);
         match (held.master, self.known_master()) {
             (Some((addr, port)), None) => self.publish_master(node, round, addr, port),
-            // Rank 0, which has sent the address, may not have received the confirmation.
+            // Rank 0, which has sent the endpoint, may not have received the confirmation.
             (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
                 let event = Event::Master { round, addr, port };
                 self.effects.push(Effect::notify(node, event));

@@ -340,7 +340,9 @@ impl Run {
         }
     }
 
-    /// Returns the time at which missing participants are lost; `None` if never.
+    /// Returns the time at which missing participants are lost.
+    ///
+    /// `None` while the coordinator waits for them without a limit.
     fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
         let rules = &self.origin.rules;
         let search = &recovery.search;

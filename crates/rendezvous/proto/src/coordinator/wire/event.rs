@@ -38,7 +38,7 @@ pub enum Event {
         /// Empty in the first round, without an assignment, and for more than [`MOST_REPLACED`].
         replaced: Vec<u32>,
     },
-    /// Address of the workers' store of a round.
+    /// Endpoint of the workers' store of a round.
     Master {
         /// The round.
         round: u64,

@@ -53,7 +53,7 @@
 //!   8 alive         nothing or the number of nodes that have joined: u32 (0 unless the agent waits
 //!                   for a round), 1 if the agent is a spare: u8, hosts: u8 count of texts,
 //!                   then nothing or the number of the watch: u32,
-//!                   messages of other agents: u32 length and bytes each
+//!                   messages of agents: u32 length and bytes each
 //!   9 status        closed: u8, waiting: u32
 //!   10 attached     cluster: u64, epoch: u32, timeout ms u64, flags: u8 (1: agents can be voters,
 //!                   2: the coordinator is in the agent's process)
@@ -97,7 +97,7 @@ pub const PROBE_ANSWER: u32 = 0x317A_6452;
 
 /// Answer of a voter to [`PROBE`] if it is not the coordinator.
 ///
-/// The voter (crate `rdzv-voters`) can report the address of the coordinator.
+/// The voter (crate `rdzv-voters`) can report the endpoint of the coordinator.
 pub const PROBE_VOTER: u32 = 0x327A_6452;
 
 /// Error in the bytes of an operation or an event.

@@ -41,14 +41,14 @@ pub enum Operation {
     },
     /// Reports that the agent is running; the answer is `Alive`.
     Heartbeat,
-    /// Heartbeat with a message about the job for viewers, without an answer.
+    /// Heartbeat with a message for viewers or all agents; not answered by `Alive`.
     Report(Report),
     /// Reports that the agent has failed permanently.
     Failed {
         /// The reason.
         reason: String,
     },
-    /// Reports the address of the workers' store; only rank 0 sends it.
+    /// Reports the endpoint of the workers' store; only rank 0 sends it.
     Master {
         /// The round.
         round: u64,

@@ -99,7 +99,7 @@ impl NativeClient {
                 match self.phase {
                     Phase::Member { .. } if own => {}
                     Phase::Member { .. } => self.outbox.push(Output::Changed(RoundChange::Closed)),
-                    // No agent will send the address of the workers' store any more.
+                    // No agent will send the endpoint of the workers' store any more.
                     Phase::Formed { .. } => self.refused(AgentRefusal::Closed),
                     _ => return,
                 }
@@ -198,7 +198,7 @@ impl NativeClient {
         }
     }
 
-    /// Begins the round if the agent knows the address of the workers' store.
+    /// Begins the round if the agent knows the endpoint of the workers' store.
     ///
     /// In a round with a fence, the agent also needs a lease.
     pub(super) fn begin_if_ready(&mut self, now: Mono) {
