@@ -41,7 +41,7 @@ pub type Keywords = Map<String, Value>;
 /// Options of an agent.
 ///
 /// [`check`](Self::check) rejects invalid values; [`connect`](crate::RpcAgentBuilder::connect)
-/// calls it first.
+/// calls it before it uses the store.
 ///
 /// Most fields can also be set through [`Keywords`] with the names of the fields. A duration is a
 /// number of seconds, and a device is a number or a string. Device maps have the form `{"callee":

@@ -176,7 +176,7 @@ pub fn plan(views: &[View<'_>]) -> Plan {
     Plan { parts, placements }
 }
 
-/// Splits sorted members where neither the storage nor the reach connects them.
+/// Splits sorted members where the storage changes or the reaches do not overlap.
 fn neighbours<'m, 'a>(members: &'m [Member<'a>]) -> Vec<&'m [Member<'a>]> {
     let mut chunks = Vec::new();
     let mut rest = members;

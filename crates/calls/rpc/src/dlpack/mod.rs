@@ -7,8 +7,7 @@
 //! [`Versioned`].
 //!
 //! The crate `dlpark` knows the layout and the rules of the C structures. Apart from tests, only
-//! this file of the crate uses `dlpark`, and only this file has `unsafe`: it creates a slice from a
-//! pointer that another library guarantees.
+//! this file of the crate uses `dlpark`, and only this file has `unsafe`.
 
 #![allow(unsafe_code)]
 

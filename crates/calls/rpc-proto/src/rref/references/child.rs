@@ -31,7 +31,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// `true` if it was created from another fork, which must stay alive.
+    /// `true` if the fork was created from another fork, which must stay alive.
     pub(super) fn is_users(&self) -> bool {
         self.parent.is_some()
     }
