@@ -211,8 +211,7 @@ mod tests {
         let next = calls.next_ready(&lending).unwrap();
         let leaving = calls.give_up(next.id).unwrap();
         assert_eq!(leaving.progress, Progress::Leaves);
-        // Until then no other call takes its place: the callee would see one call more than the
-        // limit.
+        // Until then its credit is not free: the callee would see one call more than the limit.
         let in_flight = calls.credit.calls();
         calls.given_back(&leaving);
         assert_eq!(calls.credit.calls(), in_flight);

@@ -90,7 +90,7 @@ pub trait ReadHalf: Send {
 
 /// Sending half of a connection.
 pub trait WriteHalf: Send {
-    /// Writes bytes from the start of the parts; returns their number; never waits.
+    /// Writes bytes from the start of the parts without waiting; returns their number.
     ///
     /// # Errors
     ///

@@ -191,7 +191,7 @@ impl References {
         }
     }
 
-    /// Refuses a fork that was given up, if it still arrives.
+    /// Refuses a fork if it still arrives within `refuse_for`.
     pub(super) fn refuse(&mut self, now: Now, fork: ForkId) {
         if self.phase != Phase::Ended && self.refused.insert(fork) {
             let at = now.mono + self.settings.refuse_for;
