@@ -152,7 +152,9 @@ impl CallContext {
         &self.caller
     }
 
-    /// Returns the deadline of the call, or of the function of a `remote` call.
+    /// Returns the deadline of the call, if any.
+    ///
+    /// For a function that `remote` calls, this is the end of the time limit of that call.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
