@@ -22,7 +22,7 @@ pub enum RpcErrorKind {
     DuplicateId,
     /// Workers disagree about the group's size or kind (static or dynamic).
     GroupMismatch,
-    /// The device maps in the group are inconsistent.
+    /// The device maps in the group are inconsistent, or no map covers a tensor.
     DeviceMap,
     /// A value cannot be encoded, or bytes cannot be decoded.
     Serialization,
@@ -36,7 +36,7 @@ pub enum RpcErrorKind {
     PeerLost,
     /// The calls in flight exceed the limits. A retry after a delay may help.
     Overloaded,
-    /// The agent is shutting down.
+    /// The agent of this worker or of the callee is shutting down.
     Stopping,
     /// The called function failed.
     Remote,
@@ -44,7 +44,7 @@ pub enum RpcErrorKind {
     Protocol,
     /// An operation on the store failed.
     Store,
-    /// A local failure: a lack of resources, or a bug in rdzv.
+    /// A local failure: a lack of resources, a callback panic, or a bug in rdzv.
     Internal,
 }
 

@@ -1,7 +1,7 @@
 //! Gathers: reported and missing members, without time and connections.
 //!
 //! The leader of a gather collects one value from each member, and answers all members together.
-//! The answer has all values, or an error that names the missing members.
+//! The answer has all values, or an error. If members are missing, the error names them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::RpcErrorKind;
 use crate::worker::WorkerName;
 
-/// Number of errors kept for members that report late.
+/// Maximum number of errors kept for members that report late.
 const MAX_ERRORS: usize = 256;
 
-/// Number of lost members that are remembered.
+/// Maximum number of remembered members that have left.
 const MAX_LOST: usize = 1024;
 
 /// Member of a gather: a name, and one process with that name.
@@ -41,7 +41,7 @@ impl GatherKey {
     }
 }
 
-/// Failure of a gather, with the same text for all members.
+/// Failure of a gather, or of a report to a gather.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatherError {
     /// Kind of the failure.
@@ -98,7 +98,9 @@ impl<V, W> GatherTable<V, W> {
         GatherKey { members, sequence }
     }
 
-    /// Records a member's value; returns the gather if the value completes it.
+    /// Records a member's value; returns the gather if it has ended.
+    ///
+    /// A gather ends if the value completes it, or if one of its members is lost or disconnected.
     ///
     /// # Errors
     ///
@@ -319,7 +321,7 @@ mod tests {
         let next = of(&mut gathers, &["a", "b", "c"]);
         assert_eq!(gathers.report(&next, &name("c"), 3, 30), Ok(None));
         assert_eq!(gathers.left(participant("c")).len(), 1);
-        // A member that does not know yet that it has left gets the error.
+        // A member that does not know of the departure yet gets the error.
         assert_eq!(
             of(&mut gathers, &["a", "b", "c"]).sequence,
             0,

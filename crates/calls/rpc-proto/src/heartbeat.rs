@@ -5,8 +5,8 @@
 //! or behind a cut link, acknowledges nothing.
 //!
 //! The system sends *probes* if nothing else is in flight. This module evaluates the answers to the
-//! probes and to all other data. It reports a loss only under three conditions. Data was sent, the
-//! data was unanswered at more than one poll, and nothing arrived during the whole limit.
+//! probes and to all other data. It reports a loss only under three conditions. Data or a probe was
+//! sent, it was unanswered at more than one poll, and nothing arrived during the whole limit.
 
 use std::time::Duration;
 
@@ -84,9 +84,10 @@ pub struct Heartbeat {
     rhythm: Rhythm,
     looked: Mono,
     next: Mono,
-    /// Time since which data is unanswered.
+    /// Time since which data counts as unanswered.
     ///
-    /// The data was sent then, or later but before the poll that found it.
+    /// This is the time of the poll before the one that found the data. If the latter poll was
+    /// late, it is the time of that poll.
     unanswered: Option<Mono>,
 }
 

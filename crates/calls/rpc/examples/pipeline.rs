@@ -7,7 +7,7 @@
 //!
 //! Rank 0 runs the first layer, and rank 1 runs the second. While rank 1 processes one micro-batch,
 //! rank 0 processes the next one. Rank 0 waits only after it has sent the last micro-batch.
-//! Micro-batches are views of one tensor, and a call sends only the part that the view covers.
+//! Micro-batches are views of one tensor, so slicing copies nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,7 +28,8 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
 
     /// Shuts the agent down.
     ///
-    /// If `graceful` is `true`, the agent first waits for calls in flight, for up to `deadline`.
+    /// If `graceful` is `true`, the agent first waits up to `deadline` for calls in flight and for
+    /// its group.
     ///
     /// # Errors
     ///

@@ -8,7 +8,8 @@
 //!
 //! Rank 0 hosts a TCP store, unless the agent that started the workers hosts it. Opening the store
 //! waits for its host, but not for the other workers. Forming the group waits for all workers, and
-//! its errors name the missing ones. `rdzv_rendezvous::url` registers handlers for other schemes.
+//! its errors name the missing ones. Programs can register handlers for other schemes in
+//! `rdzv_rendezvous::url`.
 
 use std::sync::Arc;
 use std::time::Duration;

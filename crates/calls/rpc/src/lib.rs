@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Functions run on threads that belong to the agent. An async function usually takes its first
-//! step on the thread that serves the connections, and its other steps on the one worker thread of
+//! step on the thread that serves the connections. Its other steps run on the one worker thread of
 //! a tokio runtime. Blocking functions run on the blocking pool of that runtime. The application
 //! itself does not need tokio.
 //!

@@ -23,7 +23,7 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const DEFAULT_INIT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Smallest allowed value of the message limit.
-/// Internal messages about references and groups have at most this size.
+/// Batches of messages about references have at most this size.
 const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
 
 /// PyTorch's name for the channel that reads the memory of another process.
@@ -41,7 +41,7 @@ pub type Keywords = Map<String, Value>;
 /// Options of an agent.
 ///
 /// [`check`](Self::check) rejects invalid values; [`connect`](crate::RpcAgentBuilder::connect)
-/// calls it first.
+/// calls it before it uses the store.
 ///
 /// Most fields can also be set through [`Keywords`] with the names of the fields. A duration is a
 /// number of seconds, and a device is a number or a string. Device maps have the form `{"callee":

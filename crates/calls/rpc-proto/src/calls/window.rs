@@ -15,7 +15,7 @@ pub struct Window {
     own: Credit,
     /// Calls that do not count against these limits.
     ///
-    /// These are nested calls, and cancelled calls whose functions have not ended.
+    /// These are nested calls, and cancelled calls that have not ended.
     beyond: Credit,
 }
 

@@ -26,7 +26,7 @@ impl CheckRow<String> {
     }
 }
 
-/// First rule that the devices in a group violate, in the order of the rules.
+/// First rule that the devices in a group violate; see [`check`] for the order.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceFault {
     /// V1: a worker lists a device twice.
@@ -82,7 +82,7 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// Returns the worker that violates the rule because it has no accelerators.
+    /// Returns the worker whose lack of accelerators causes the violation.
     ///
     /// `None` if the violation has another reason.
     pub fn without_devices(&self) -> Option<&str> {

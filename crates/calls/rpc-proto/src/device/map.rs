@@ -52,8 +52,8 @@ pub enum NotOneToOne {
 /// Map from local devices to devices of the callee.
 ///
 /// The map is displayed as `{cuda:0: cuda:1}`, ordered by key. A map from [`new`](Self::new) is
-/// one-to-one, but merging maps may break that. rdzv reports this when the group forms, as PyTorch
-/// does.
+/// one-to-one, but merging maps may break that. The device check of the group reports this, as in
+/// PyTorch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceMap(BTreeMap<Device, Device>);

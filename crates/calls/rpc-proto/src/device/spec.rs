@@ -61,8 +61,8 @@ pub enum BadDevice {
 ///
 /// The CPU has no index. An accelerator without an index stands for no particular accelerator.
 ///
-/// A device is displayed and parsed as `cpu`, `cuda` or `cuda:1`. A bare number is parsed as the
-/// index of an accelerator.
+/// A device is displayed and parsed as its kind, with an index if it has one: `cpu`, `cuda:1`. A
+/// bare number is parsed as the index of an accelerator.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

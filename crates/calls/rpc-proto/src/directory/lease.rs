@@ -2,7 +2,7 @@
 //!
 //! Each member increments a separate number in the store. An observer records the time at which it
 //! last saw the number change. If the number stays the same for the length of the lease, the member
-//! is lost. Only the observer's clock counts, and only while the observer polls.
+//! is lost. Only the observer's clock counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -51,7 +51,7 @@ pub struct BadRecord {
     pub what: &'static str,
     /// Reason why the value cannot be read.
     pub reason: String,
-    /// First bytes of the value.
+    /// First bytes of the value; empty if its format is unknown.
     pub beginning: String,
 }
 

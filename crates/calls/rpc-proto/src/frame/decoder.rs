@@ -10,7 +10,7 @@ use super::staging::{LEAST_ROOM, Staging};
 
 /// Minimum length of bodies and parts that bypass the staging buffer.
 ///
-/// Most of their bytes are received directly into their final memory.
+/// Bytes that have not arrived yet are received directly into their final memory.
 pub const SMALL: usize = LEAST_ROOM;
 
 /// Maximum number of bytes to reserve for a body or part before it arrives.
@@ -129,12 +129,12 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// Sets the limits of frames that [`next`](Self::next) has not begun.
+    /// Sets the limits for headers and sections that are not decoded yet.
     pub fn set_limits(&mut self, limits: FrameLimits) {
         self.limits = limits;
     }
 
-    /// `true` if the connection may close: no unfinished frame has begun.
+    /// `true` if the connection may close: no received bytes are left to decode.
     pub fn is_between_frames(&self) -> bool {
         self.arriving.is_none() && self.staging.waiting().is_empty()
     }

@@ -4,9 +4,10 @@ use thiserror::Error;
 
 use super::VERSION;
 
-/// Reason why received bytes are refused as a frame.
+/// Reason to refuse a frame.
 ///
-/// The connection becomes unusable, because the beginning of the next frame is unknown.
+/// A connection with a refused frame is unusable, because the beginning of the next frame is
+/// unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// First bytes that are not those of a frame.

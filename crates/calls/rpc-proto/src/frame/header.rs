@@ -30,7 +30,7 @@ pub enum FrameKind {
     Pong = 8,
     /// The sender closes the connection, with a reason.
     GoAway = 9,
-    /// Several messages about remote references.
+    /// A batch of messages about remote references.
     References = 10,
     /// Parts that the sender of this frame no longer needs.
     ///

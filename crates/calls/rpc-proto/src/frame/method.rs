@@ -7,7 +7,7 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 ///
 /// The hash needs only a good distribution, because names come from programs and not from peers.
 /// The registration of a second name with the same hash fails. FNV-1a with a final mix is therefore
-/// sufficient. For a constant name, the compiler evaluates the hash.
+/// sufficient. In a constant, the compiler evaluates the hash.
 pub const fn method_hash(name: &str, version: u32) -> u64 {
     let mut hash = OFFSET;
     let name = name.as_bytes();

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// Number of bytes to request from a connection at a time.
+/// Size of the buffer in bytes, unless unread bytes need more.
 pub(super) const STAGING: usize = 64 << 10;
 
 /// Minimum room before the buffer is renewed.

@@ -116,7 +116,7 @@ impl fmt::Display for Handle {
     }
 }
 
-/// Reference in flight to another worker, inside a call or its result.
+/// Reference in flight, inside a call or its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ForkData {
     /// Owner of the value.

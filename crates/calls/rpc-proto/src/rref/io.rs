@@ -98,9 +98,9 @@ pub enum Input<'a> {
     Left(Member),
     /// Release everything that the driver holds.
     ///
-    /// [`Output::Drained`] follows when all reachable members that have to know have acknowledged
-    /// this. Values that other members use stay, and requests for them are still answered. When all
-    /// members have drained, nothing is left anywhere.
+    /// [`Output::Drained`] follows. Values that other members use stay, and requests for them are
+    /// still answered. If all members stay reachable, nothing is left anywhere when all have
+    /// drained.
     Shutdown,
     /// Wait until nothing is in flight: [`Output::Drained`] follows.
     ///

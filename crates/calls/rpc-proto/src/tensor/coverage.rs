@@ -48,7 +48,7 @@ impl Coverage {
     ///
     /// Dimensions are processed by their strides, the narrowest first. While a stride is not wider
     /// than the current block, the block grows and has no gaps. The first wider stride leaves a
-    /// gap. No later stride fills the gap, because those strides are wider still.
+    /// gap. No later stride fills the gap, because those strides are at least as wide.
     pub fn of(meta: &TensorMeta) -> Option<Self> {
         if meta.is_empty() {
             return None;

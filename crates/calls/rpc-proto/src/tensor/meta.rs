@@ -139,7 +139,8 @@ impl TensorMeta {
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if shape and strides do not match, or reach beyond any memory.
+    /// [`MetaError`] if there are too many dimensions, or if shape and strides do not match or
+    /// reach beyond any memory.
     pub fn new(
         data_type: DataType,
         shape: Vec<usize>,

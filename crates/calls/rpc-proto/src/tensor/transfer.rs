@@ -6,7 +6,7 @@
 //! 2. Tensors whose bytes overlap share a part, and overlap in the same way at the receiver.
 //! 3. Bytes without gaps are sent without a copy, with the strides of their tensors.
 //! 4. Bytes with gaps are copied without the gaps, if strides can still describe every tensor after
-//!    that. This is possible for all tensors that slicing creates.
+//!    that. This is possible for a single tensor that slicing creates.
 //! 5. Otherwise a single tensor becomes a contiguous copy if that is smaller than its reach. All
 //!    other bytes are sent with their gaps, filled with zeros.
 
@@ -176,7 +176,7 @@ pub fn plan(views: &[View<'_>]) -> Plan {
     Plan { parts, placements }
 }
 
-/// Splits sorted members where neither the storage nor the reach connects them.
+/// Splits sorted members where the storage changes or the reaches do not overlap.
 fn neighbours<'m, 'a>(members: &'m [Member<'a>]) -> Vec<&'m [Member<'a>]> {
     let mut chunks = Vec::new();
     let mut rest = members;

@@ -70,8 +70,8 @@ fn reads_memory(channels: &[String]) -> bool {
 }
 
 /// Returns the address of this host for workers that form a group at the URL.
-/// It is the local address from which this host reaches the host in the URL. The fallbacks are the
-/// address of the route to other networks, and loopback.
+/// It is the local address from which this host reaches the host in the URL or in `MASTER_ADDR`.
+/// The fallbacks are the address of the route to other networks, and loopback.
 fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let url = Url::parse(init_method).ok();

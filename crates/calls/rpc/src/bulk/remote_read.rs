@@ -38,7 +38,7 @@ const QUICK: u64 = 256 * 1024;
 /// The announced length may be wrong.
 const AT_FIRST: usize = 256 << 10;
 
-/// Memory in bytes that is reserved after the first piece was read.
+/// Size in bytes to which the buffer of a longer part grows after the first piece.
 ///
 /// The value is large because several threads share a large read.
 const NEXT: usize = 16 << 20;
@@ -157,7 +157,7 @@ fn permit(process: &Peer) {
     }
 }
 
-/// Chooses for each part of a message the place where the receiver finds it.
+/// Chooses the location of each part of a message.
 /// A large part stays in its arena if it is in one. Otherwise the receiver reads it from this
 /// process's memory if it can. All other parts follow the message.
 pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {

@@ -132,7 +132,9 @@ impl Calls {
         !self.queue.is_empty()
     }
 
-    /// Returns the next request in the queue for which there is credit now.
+    /// Returns the first request in the queue, if there is credit for it now.
+    ///
+    /// Discards requests whose calls have ended.
     pub(super) fn next_ready(&mut self, lending: &Lending) -> Option<Request> {
         loop {
             let size = self.queue.front()?.payload.len() as u64;
@@ -199,18 +201,17 @@ mod tests {
     fn the_callee_is_notified_of_a_cancelled_call_when_it_knows_it_and_not_before() {
         let lending = Lending::new(None, Pool::default());
         let mut calls = calls();
-        // The first request was sent long ago, so the thread that cancels the call tells the
+        // The first request was sent long ago, so the thread that cancels the call notifies the
         // callee.
         let first = calls.give_up(0).unwrap();
         assert_eq!(first.progress, Progress::IsSent);
         assert!(calls.given_back(&first), "others wait");
         // The free credit lets the next request leave. This call is cancelled while it is being
-        // sent, so the sender tells the callee, exactly once.
+        // sent, so the sender notifies the callee, exactly once.
         let next = calls.next_ready(&lending).unwrap();
         let leaving = calls.give_up(next.id).unwrap();
         assert_eq!(leaving.progress, Progress::Leaves);
-        // Until then no other call takes its place: the callee would see one call more than the
-        // limit.
+        // Until then its credit is not free: the callee would see one call more than the limit.
         let in_flight = calls.credit.calls();
         calls.given_back(&leaving);
         assert_eq!(calls.credit.calls(), in_flight);

@@ -6,7 +6,7 @@
 //! | [`calls`] | calls in flight, and calls that wait for credit |
 //! | [`client`] | sends requests, receives replies, and lets a waiting thread read its reply |
 //! | [`in_flight`] | count of an agent's calls, which a shutdown waits for |
-//! | [`slot`] | the place where the answer of a call arrives |
+//! | [`slot`] | the slot in which the answer of a call arrives |
 //! | [`failure`] | an error on its way from callee to caller |
 //! | [`span`], [`counters`] | calls in traces and in statistics |
 

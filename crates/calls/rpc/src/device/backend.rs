@@ -109,7 +109,7 @@ pub enum Loan {
     Unmet(Bytes),
     /// As this description, which [`DeviceLender::borrow`] reads.
     ///
-    /// The bytes are in an [`Arena`](crate::Arena). The memory is lent until they are free.
+    /// The bytes are in an [`Arena`](crate::Arena). The memory is lent until the bytes are free.
     Described(Bytes),
 }
 

@@ -16,8 +16,9 @@
 //!   `Bytes::from_owner` wraps.
 //!
 //! Pass the backend to [`RpcAgentBuilder::device_backend`](crate::RpcAgentBuilder::device_backend).
-//! No other file distinguishes between backends, except that `dlpack` knows only CUDA. The module
-//! `testing` (enabled by the feature of the same name) contains a small but complete backend.
+//! No other file distinguishes between backends, except that `dlpack` knows only CUDA, and that
+//! groups accept only devices of kind `cuda`. The module `testing` (enabled by the feature of the
+//! same name) contains a small but complete backend.
 
 mod backend;
 mod cpu;

@@ -57,7 +57,7 @@ impl FakeDevices {
 
     /// Returns the current content of memory on these devices, without waiting.
     ///
-    /// `None` for memory on other devices.
+    /// `None` for memory of another backend.
     pub fn contents(memory: &Arc<dyn DeviceMemory>) -> Option<Vec<u8>> {
         let memory = ours(memory).ok()?;
         Some(memory.bytes.lock().clone())

@@ -7,8 +7,7 @@
 //! [`Versioned`].
 //!
 //! The crate `dlpark` knows the layout and the rules of the C structures. Apart from tests, only
-//! this file of the crate uses `dlpark`, and only this file has `unsafe`: it creates a slice from a
-//! pointer that another library guarantees.
+//! this file of the crate uses `dlpark`, and only this file has `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -124,7 +123,7 @@ impl Tensor {
             .map_err(|error| refused(error.to_string()))?;
         // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are
         // copies within the allocation and, like those of every tensor, stay within the storage
-        // from `first` on; a tensor without elements has no pointer. The flag says that host memory
+        // from `first` on. A tensor without elements has no pointer. The flag says that host memory
         // is shared and must not change. A device address is valid as long as the clone.
         Ok(unsafe { exported.finish() })
     }

@@ -137,7 +137,7 @@ fn arrive(
     Ok(arrived)
 }
 
-/// Returns one storage per part, borrowed from the sender or made from it.
+/// Returns one storage per part: memory of the sender, or the part itself.
 fn stored(
     loans: &[LoanPart],
     devices: &[Device],

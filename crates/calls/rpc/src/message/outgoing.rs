@@ -18,8 +18,8 @@ use crate::{Payload, RpcError};
 
 /// Serialises a value; the memory of its tensors becomes the message parts.
 ///
-/// Contiguous host memory is not copied. A failed call cleans up nothing outside of this function,
-/// so encode a request before you register its reply.
+/// Contiguous host memory is not copied. After an error, this function undoes nothing that its
+/// caller did before, so encode a request before you register its reply.
 ///
 /// # Errors
 ///
@@ -119,7 +119,7 @@ fn table_of<T: ?Sized>(
         });
     }
 
-    // References come last, so that no fork is created for a message that is not sent.
+    // References come last, so that an error in an earlier step leaves no fork.
     for local in &given.references {
         let Some(forks) = &mut outgoing.references else {
             return Err(refused(format!(

@@ -147,7 +147,7 @@ fn transports_and_channels_are_known_or_refused() {
     assert!(refused(&json!({ "_transports": ["pigeon"] })).contains("unknown variant `pigeon`"));
     assert!(refused(&json!({ "transports": ["TCP"] })).contains("unknown variant `TCP`"));
     assert!(refused(&json!({ "transports": [] })).contains("is empty"));
-    // All transports and channels that PyTorch knows, with an effect here or without.
+    // All channels that PyTorch knows, with or without an effect here.
     let known = [
         "basic",
         "cma",

@@ -187,8 +187,8 @@ impl<T: Send + Sync + 'static> RRef<T> {
     /// # Errors
     ///
     /// [`RpcErrorKind::InvalidArgument`] on any other worker, and in an async function if the value
-    /// does not exist yet; the error of the function that should have created the value;
-    /// [`RpcErrorKind::Deadline`] after the agent's timeout.
+    /// does not exist yet. [`RpcErrorKind::Deadline`] after the agent's timeout. Otherwise the
+    /// error of the function that should have created the value.
     pub fn local_value(&self) -> Result<Arc<T>, RpcError> {
         self.local(Timeout::Default, "local_value()")
     }
@@ -197,7 +197,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`local_value`](Self::local_value).
+    /// Returns the errors of [`local_value`](Self::local_value), with this timeout.
     pub fn local_value_within(&self, timeout: Timeout) -> Result<Arc<T>, RpcError> {
         self.local(timeout, "local_value()")
     }

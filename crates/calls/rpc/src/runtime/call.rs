@@ -146,9 +146,9 @@ impl RpcAgent {
     ///
     /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
     /// modify that memory until the result arrives. This blocks if 256 calls are in flight to the
-    /// worker, or if there are such calls and this call would bring the bytes in flight above 64
-    /// MiB. In async code this does not block; the call waits in a queue instead. A call from a
-    /// function that serves a call is sent immediately.
+    /// worker. It also blocks if this call would bring the bytes in flight above 64 MiB, unless
+    /// nothing is in flight. In async code this does not block; the call waits in a queue instead.
+    /// A call from a function that serves a call is sent immediately.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(

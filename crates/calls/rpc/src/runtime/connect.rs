@@ -28,7 +28,7 @@ use crate::wire::writer::{Left, Writer};
 /// Error text for a connection that this worker lacks the resources for.
 const NO_SOCKETS: &str = "this worker cannot create a connection";
 
-/// Time limit for a connection; a worker that is not reached in time is lost.
+/// Time limit for opening a connection; after it, the waiting calls fail.
 const IN_TIME: Duration = Duration::from_secs(10);
 
 const NOBODY_THERE: &str = ". The worker has exited, or its host or the network is down: the next \

@@ -152,7 +152,9 @@ impl CallContext {
         &self.caller
     }
 
-    /// Returns the time at which the caller stops waiting, if any.
+    /// Returns the deadline of the call, if any.
+    ///
+    /// For a function that `remote` calls, this is the end of the time limit of that call.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -226,7 +228,7 @@ pub(crate) trait References: Any + Send + Sync {
     /// [`Input::Quiesce`] keeps the references for functions that other workers call.
     fn drain(&self, core: &Arc<Core>, how: Input<'_>, deadline: Instant) -> bool;
 
-    /// Ends all references; returns the values that other workers still use.
+    /// Ends all references; returns the forks that were left.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
 }
 

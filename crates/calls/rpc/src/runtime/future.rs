@@ -117,8 +117,7 @@ impl<T> InFlight<T> {
             }
             match client {
                 Some(client) => client.wait(&self.begun.slot, deadline),
-                // The connection is being made or is lost: another thread is about to fill the
-                // slot.
+                // The connection is being made or is lost: another thread will fill the slot.
                 None => self.begun.slot.park(deadline),
             }
         }

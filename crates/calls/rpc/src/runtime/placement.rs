@@ -21,7 +21,7 @@ const MANY: u32 = 4;
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// State of the decision when the driver moves.
+/// Counts and times that decide when the driver moves.
 #[derive(Debug)]
 pub(crate) struct Placement {
     /// Consecutive waits with other threads on the processor, and without.

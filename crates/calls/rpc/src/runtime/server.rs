@@ -60,7 +60,7 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct Served {
     /// Requests that wait for their parts or behind others in their line.
-    /// A request stays here until its function runs.
+    /// A request stays here until it is answered or in `running`.
     waiting: BTreeMap<u64, Waiting>,
     running: BTreeMap<u64, Runs>,
     /// Limit for the requests of the caller that are not answered immediately.

@@ -18,7 +18,7 @@ pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>
 /// Receives the result of a function, on any thread.
 pub(crate) type Respond = Box<dyn FnOnce(Answer) + Send>;
 
-/// Passes a call to another thread, which sends the answer.
+/// Passes a call to a function that can answer it later, on any thread.
 pub(crate) type HandOver<C> = Arc<dyn Fn(C, Payload, Respond) + Send + Sync>;
 
 #[derive(Clone)]

@@ -119,7 +119,7 @@ impl Tensor {
         Ok(Self { storage, meta })
     }
 
-    /// Copies the bytes that the tensor covers to a device.
+    /// Copies the tensor to a device, with the bytes in its gaps.
     ///
     /// # Errors
     ///

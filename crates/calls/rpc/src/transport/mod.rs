@@ -90,7 +90,9 @@ pub trait ReadHalf: Send {
 
 /// Sending half of a connection.
 pub trait WriteHalf: Send {
-    /// Writes bytes from the start of the parts; returns their number; never waits.
+    /// Writes bytes from the start of the parts, and returns their number.
+    ///
+    /// This never waits.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ pub struct TransportOptions {
     ///
     /// With TLS and Unix sockets, the same limit applies separately to the steps before that.
     pub greeting: Duration,
-    /// Silence on TCP after which a polled host counts as lost.
+    /// Silence on TCP after which the host of a peer counts as lost.
     ///
     /// This is also the time limit for connecting by TCP. A worker that is busy or stopped is not
     /// silent: its operating system answers. The default is 5 s, the minimum 2 s.

@@ -155,7 +155,7 @@ mod tests {
         ] {
             assert_eq!(add(attacker, name), gone);
         }
-        // With attackers at many addresses, the address with the most peers is evicted from.
+        // With attackers at many addresses, the address with the most peers loses its oldest peer.
         for (address, gone) in [
             ("10.0.1.1:1", None),
             ("10.0.1.2:1", None),

@@ -56,8 +56,8 @@ pub(super) fn retry_every(socket: &impl AsFd, pause: Duration) {
 
 /// Keeps the kernel from closing a connection whose peer reads nothing.
 ///
-/// The kernel would close it even if the peer's host is alive: its limit for unacknowledged data
-/// also applies to a receive window that stays closed.
+/// The kernel would close the connection even if the peer's host is alive. Its limit for
+/// unacknowledged data also applies to a receive window that stays closed.
 pub(crate) fn leave_open(socket: &impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(socket, 0)?)
 }

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::error::TransportError;
 
-/// A connection attempt: both sides, its start and its deadline.
+/// A connection attempt: the peer, the start and the deadline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt<'a> {
     pub(super) peer: &'a str,

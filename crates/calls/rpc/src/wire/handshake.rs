@@ -115,7 +115,8 @@ impl Greeting {
     fn check(&self, body: &[u8]) -> Result<Hello, HelloError> {
         let theirs = Hello::from_bytes(body)?;
         self.ours.check_peer(&theirs)?;
-        // The name is checked first: a different worker may also belong to a different job.
+        // The name is checked before the group: a different worker may also be in a different
+        // group.
         if let Some(expected) = &self.expected {
             theirs.check_worker(expected)?;
         }

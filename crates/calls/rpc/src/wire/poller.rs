@@ -1,8 +1,8 @@
 //! The poller of the driver: one epoll set for all connections of an agent.
 //!
 //! Each descriptor of a connection is armed for one event (`EPOLLONESHOT`). The driver does not
-//! wake up for frames that another thread reads: that thread disarms the descriptor, unless
-//! arriving bytes do not signal it while a reader is awake.
+//! wake up for frames that another thread reads, because that thread disarms the descriptor. The
+//! thread leaves the descriptor armed if arriving bytes do not signal it while a reader is awake.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

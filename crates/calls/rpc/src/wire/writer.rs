@@ -1,7 +1,7 @@
 //! Outgoing frames.
 //!
-//! The sending thread writes as much of a frame as there is room for, unless frames are held back
-//! or the driver already waits for room. The driver writes the rest later.
+//! The sending thread writes as much of a frame as there is room for. It writes nothing while the
+//! driver waits for room, or while few bytes are held back. The driver writes the rest later.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

@@ -250,8 +250,8 @@ fn processes_with_different_histories_meet_in_one_store() {
 /// others go to the next round with it, and none of them needs a restart.
 #[test]
 fn a_worker_that_dies_while_forming_can_be_started_again() {
-    // The calls: the round, the slot, the wait for the others, their slots, the ready key, the
-    // count.
+    // The calls: the round, the slot, the round again, the wait for the others, their slots, the
+    // ready key.
     for call in 0..6 {
         let store = tcp_store();
         let others = thread::scope(|scope| {

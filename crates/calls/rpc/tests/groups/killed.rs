@@ -191,7 +191,7 @@ fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
 }
 
 /// Tests a worker that is killed before the group can be formed without it.
-/// Its fifth request records that it has read all others.
+/// Request 5, counted from 0, records that the worker has read all others.
 #[test]
 fn a_worker_killed_while_a_static_group_forms_can_be_started_again() {
     for call in ["0", "1", "2", "3", "4"] {

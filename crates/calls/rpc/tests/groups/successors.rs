@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// Maximum number of requests of the returning worker before it waits.
 const COMING: usize = 8;
 
-/// Maximum number of requests of the worker that cleans up.
+/// Exclusive limit of the request before which the worker that cleans up waits.
 const CLEARING: usize = 11;
 
 /// A gate at which a worker waits until the other end is dropped.

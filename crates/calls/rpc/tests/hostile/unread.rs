@@ -1,4 +1,4 @@
-//! Attacks that never read the answers.
+//! Attacks that never read the answers, or never return their parts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests of the start of a worker: options and store (SCN-S1 to SCN-S4).
+//! Tests of the start of a worker: options and store (SCN-S3, SCN-S4).
 
 use rdzv_rpc::RpcErrorKind;
 use rdzv_testing::free_port;

@@ -15,7 +15,7 @@ const REACHED: Method<(String, u64), ()> = Method::new("scenario.reached");
 /// Calls of each caller that are in flight when the worker is killed.
 const CALLS: usize = 64;
 
-/// Time after its death by which the last call must end.
+/// Time after the death of the worker by which the last call must end.
 const LATEST: Duration = Duration::from_secs(20);
 
 /// Time without lease renewal after which the group removes a worker.
@@ -73,7 +73,8 @@ fn calls_to_a_worker_that_is_killed_end_at_once_and_name_it() {
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(again.elapsed() < LATEST, "{:?}", again.elapsed());
 
-    // After its lease all workers have removed it, and it can be started again.
+    // When its lease has expired, all workers have removed the victim. It can then be started
+    // again.
     let is_there = |name: &str| agent.worker(name).is_ok();
     agent
         .wait_for_group(|_| !is_there("victim"), LIMIT)

@@ -18,7 +18,7 @@ struct Lives {
 
 #[derive(Debug, Deserialize)]
 struct Life {
-    /// Time that its end took, in seconds.
+    /// Time that the end of the life took, in seconds.
     ended: f64,
     process: Process,
 }

@@ -28,7 +28,7 @@ fn a_process_that_waits_for_the_end_keeps_what_its_functions_need() {
     let [a, b, c] = scenario.formed(["a", "b", "c"], &json!({}));
     a.does(&json!({ "do": "lend", "to": "b" }));
     assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));
-    // Like a server without work that it starts itself.
+    // Worker b acts like a server: it starts no work itself.
     b.tell(&json!({ "do": "shutdown", "seconds": 20 }));
     scenario.sees_the_end_of(1);
     assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));

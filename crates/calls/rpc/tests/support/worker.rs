@@ -57,7 +57,7 @@ impl Scenario {
         }
     }
 
-    /// Starts a process as a launcher that hosts the store, not yet a worker.
+    /// Starts a process, not yet a worker, as a launcher that hosts the store does.
     pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
         let hosted = (TORCHELASTIC_USE_AGENT_STORE, "True");
         self.start_at(self.server.port(), name, rank, &[hosted])

@@ -214,7 +214,8 @@ fn the_first_rule_that_is_broken_is_named() {
         &of_two(worker(1, "", &[("b", "0>8")]), worker(1, "", &[("d", "")])),
         "Node a has target devices with invalid",
     );
-    // V4, V5, V7 in one map; then without each; V8 of the first target before V4 of the second.
+    // V4, V5 and V7 in one map, then with one fault less at a time. V8 of the first target before
+    // V4 of the second.
     let b = || worker(4, "0 1", &[]);
     begins(
         &of_two(worker(4, "0", &[("b", "0>3 1>3")]), b()),

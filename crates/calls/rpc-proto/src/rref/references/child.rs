@@ -31,7 +31,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// `true` if it was created from another fork, which must stay alive.
+    /// `true` if the fork was created from another fork, which must stay alive.
     pub(super) fn is_users(&self) -> bool {
         self.parent.is_some()
     }
@@ -191,7 +191,7 @@ impl References {
         }
     }
 
-    /// Refuses a fork that was given up, if it still arrives.
+    /// Refuses a fork if it still arrives within `refuse_for`.
     pub(super) fn refuse(&mut self, now: Now, fork: ForkId) {
         if self.phase != Phase::Ended && self.refused.insert(fork) {
             let at = now.mono + self.settings.refuse_for;

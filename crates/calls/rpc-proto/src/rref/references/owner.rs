@@ -164,7 +164,7 @@ impl References {
         }
     }
 
-    /// Removes the entry of a fork if this member holds it.
+    /// Removes the entry of a fork if `holder` holds it; `true` if it did.
     pub(super) fn remove_fork(&mut self, rref: RRefId, fork: ForkId, holder: Member) -> bool {
         let Some(owned) = self.owned.get_mut(&rref) else {
             return false;

@@ -31,7 +31,7 @@ impl References {
             || self.others().contains(&member)
     }
 
-    /// Returns the members that hold, own or receive a fork that this member knows.
+    /// Returns the members with forks from here, and owners of values used here.
     fn others(&self) -> BTreeSet<Member> {
         let holders = self.owned.values().flat_map(|owned| owned.forks.values());
         let owners = self.users.values().map(|user| &user.owner);
@@ -41,6 +41,8 @@ impl References {
     }
 
     /// Probes the [`others`](Self::others) that were silent for this long.
+    ///
+    /// A member with a message in flight needs no probe.
     pub(super) fn renew_leases(&mut self, now: Now, silent_for: Duration) {
         for member in self.others() {
             let link = self.links.entry(member).or_default();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Content, Part};
 use crate::tensor::{Coverage, TensorMeta};
 
-/// Maximum number of blocks to process. Beyond it, gaps are sent as zeros.
+/// Maximum number of blocks to process; beyond it, `irregular` makes one part.
 const BLOCK_LIMIT: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
         .collect()
 }
 
-/// Returns the part for tensors without gaps, or with all the same gaps.
+/// Returns one part if dense tensors cover the reach, or all have the same gaps.
 fn regular(members: &[&Member<'_>]) -> Option<Packed> {
     if is_covered_densely(members) {
         return Some(slice(members));

@@ -34,13 +34,13 @@ impl RpcAgent {
     /// # Errors
     ///
     /// - [`RpcErrorKind::Deadline`] for all waiting members after `within`, or up to 1 s later if
-    ///   the leader does not answer; the error names the members that did not report, or the
+    ///   the leader does not answer. The error names the members that did not report, or the
     ///   leader.
-    /// - [`RpcErrorKind::PeerLost`] for all members as soon as one is lost; the error names that
-    ///   member.
+    /// - [`RpcErrorKind::PeerLost`] for all members as soon as the leader notices that a member is
+    ///   lost, or is lost itself. The error names the lost member.
     /// - [`RpcErrorKind::UnknownWorker`] if a member is not in the group.
     /// - [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the values
-    ///   are too large, if `within` is zero, or if an async function calls this, because async
+    ///   are too large, or if `within` is zero. Also if an async function calls this, because async
     ///   functions must not block.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &self,

@@ -261,7 +261,7 @@ fn calls_of_a_line_keep_their_order_while_parts_are_read() {
     let sizes = [4 << 20, 1, 100_000, 2];
     let line = CallOptions::new().line(7);
     let call = |count: &usize| agents[0].call_with(line, "w1", RECORD, &zeros(*count));
-    // A reply tells the caller that its memory can be read.
+    // A pong arrives before this reply and reports that the caller's memory can be read.
     call(&3).wait().unwrap();
     let calls: Vec<_> = [sizes; 8].iter().flatten().map(call).collect();
     for call in calls {

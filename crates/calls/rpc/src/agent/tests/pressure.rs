@@ -79,7 +79,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
 
 #[test]
 fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
-    /// More calls than a callee has open.
+    /// More calls than a callee admits.
     const CALLS: usize = 16_384 + 10;
     const STALL: Method<Tensor, ()> = Method::new("stall");
     const FLOOD: Method<(), usize> = Method::new("flood");

@@ -21,7 +21,7 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     let keys = shared.keys;
     let changed = keys.changed(shared.view().epoch() + 1);
     // After one lease the list is read in any case. A worker that was stopped for a long time may
-    // have missed the key, which is kept for a limited time.
+    // have missed the key, because old keys are removed.
     match store.wait(&[&changed], Some(shared.lease)) {
         Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
         Err(error) => return Err(store_failed("wait for changes of the RPC group", &error)),

@@ -31,8 +31,8 @@ impl Server {
             .caller
             .get()
             .is_some_and(|caller| caller.lending.lends());
-        // If the caller does not read the lent parts, further parts are sent inline. Inline sending
-        // stops if the caller reads no frames.
+        // If the caller does not read the lent parts, further parts are sent inline. While too many
+        // of them are unread, this worker reads no requests of the caller.
         let lend = lend && self.served.lock().bytes_registered <= MOST_UNREAD;
         let parts = remote_read::placed(payload.parts, lend, &self.arenas);
         let kept = remote_read::kept(&parts);

@@ -88,7 +88,7 @@ impl Server {
 
     /// Reads the lent parts of a request whose turn has come.
     ///
-    /// Returns `None` if another thread continues with the request, or if nothing can.
+    /// Returns `None` if another thread continues with the request, or if the connection is over.
     pub(super) fn complete(self: &Arc<Self>, mut job: Job) -> Option<Result<Job, RpcError>> {
         let Some(frame) = job.unread.take() else {
             return Some(Ok(job));
