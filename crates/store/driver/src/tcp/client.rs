@@ -59,7 +59,7 @@ pub struct TcpStore {
 /// Part of a client that its clones share.
 #[derive(Clone)]
 struct Origin {
-    /// Endpoint as specified by the caller.
+    /// Host as specified by the caller, and port of the server.
     endpoint: Endpoint,
     max_reply_bytes: usize,
     credentials: Credentials,

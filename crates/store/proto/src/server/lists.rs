@@ -1,6 +1,6 @@
 //! Requests about many keys, which are executed in steps.
 //!
-//! A request may name 131 072 keys, and `LIST_KEYS` is about every key. The server executes such a
+//! By default, a request may name 131 072 keys, and `LIST_KEYS` is about every key. The server executes such a
 //! request in steps, and the connection waits for its next turn between two steps. The replies of
 //! `MULTI_GET` are created as the peer reads them.
 //!

@@ -5,7 +5,7 @@
 //!   Connected ──► validating ─────────► serving ────────────────────────► closing ──► Closed
 //!                     │ wrong or late      ▲ │ unsent > bound
 //!                     └──────► closing     │ ▼
-//!                                        paused   (unsent < bound / 2: back)
+//!                                        paused   (unsent ≤ bound / 2: back)
 //! ```
 //!
 //! The driver reads a bounded piece from a ready connection, passes it to the machine, and applies
@@ -126,7 +126,7 @@ pub enum Output {
     /// Resume reading from the connection.
     ResumeReading(ConnId),
     /// Serve all ready connections, and then pass [`Input::Turn`].
-    /// Connections wait for their next turn.
+    /// Connections wait for their next turn, or cancelled waits for their removal.
     Yield,
     /// Detect soon if the host of this connection is lost.
     /// The connection is that of an agent, which reconnects if the connection is closed. Its host
@@ -290,7 +290,7 @@ impl ServerMachine {
         connection.flat_map(|connection| connection.outgoing.slices())
     }
 
-    /// Returns the unsent replies of a connection if they are in one piece.
+    /// Returns the unsent replies of a connection if none is a large value.
     /// That is the usual case.
     #[inline]
     pub fn unsent_in_one(&self, id: ConnId) -> Option<&[u8]> {

@@ -137,12 +137,13 @@ impl TcpStoreServer {
     /// Serves on the calling thread, for a process that does nothing else.
     ///
     /// `ready` receives the address and a pinger like the one from [`TcpStoreServer::pinger`]. When
-    /// `end` becomes readable (for example, a signal descriptor), the server stops accepting
-    /// connections. It lets clients finish for up to `linger`, and returns.
+    /// `end` becomes readable (for example, a signal descriptor), the server ends like
+    /// [`TcpStoreServer::shutdown`] with this `linger`, and this function returns.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Listen`] if the server cannot listen, or cannot watch `end`.
+    /// [`StoreError::Listen`] if the server cannot listen, or cannot watch `end`, and
+    /// [`StoreError::Argument`] if a listener has another port than `port`.
     pub fn serve(
         options: ServerOptions,
         end: OwnedFd,

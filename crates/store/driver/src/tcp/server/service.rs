@@ -49,7 +49,8 @@ const END: u64 = u64::MAX - 1;
 const LISTENERS: u64 = 1 << 32;
 
 /// Maximum number of connections with which the thread spins.
-/// It then spins for a moment after each iteration that has served requests to the store.
+/// It then spins for a moment after each iteration with a report, unless all requests of the
+/// iteration were for the extension.
 const FEW: usize = 32;
 
 /// Duration of spinning.
