@@ -255,8 +255,7 @@ impl Operations {
     /// Ends a promise whose holder has sent a request or has disconnected.
     ///
     /// If the entry is still in the queue, the next waiter is woken for it. Each entry of a queue
-    /// thus wakes one waiter at a time, and no entry is lost if a waiter dies before it pops the
-    /// entry.
+    /// thus wakes one waiter at a time. No entry is lost if a waiter dies before it pops the entry.
     pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {
             *count -= 1;

@@ -84,9 +84,10 @@ impl fmt::Debug for FileStore {
 impl FileStore {
     /// Opens the store at `path` and creates the file if it does not exist.
     ///
-    /// The directory must exist. If `world_size` is `Some`, this object removes the file when it is
-    /// dropped, if no other object has the file open and at least that many objects were closed. If
-    /// `world_size` is `None`, this object never removes the file. The timeout is 300 s; [`Store::set_timeout`] changes it.
+    /// The directory must exist. If `world_size` is `None`, this object never removes the file.
+    /// Otherwise, this object removes the file when it is dropped as the last object that has the
+    /// file open, if at least `world_size` objects were closed. The timeout is 300 s;
+    /// [`Store::set_timeout`] changes it.
     ///
     /// # Errors
     ///

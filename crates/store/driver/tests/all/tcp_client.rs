@@ -313,7 +313,7 @@ fn what_a_server_would_refuse_fails_itself_and_is_not_sent() {
         );
         assert!(text.len() < 300, "call {number}: {} bytes", text.len());
     }
-    // Nothing was sent, and the connection is in use.
+    // Nothing was sent, and the connection is still usable.
     assert!(!store.check(&["key"]).unwrap());
     store.set("key", b"v").unwrap();
     assert_eq!(store.get("key").unwrap(), "v");

@@ -95,8 +95,8 @@ pub enum Input<'a> {
     /// The driver has served the other ready connections, or no longer waits.
     Turn,
     /// The driver is about to purge.
-    /// Until the next [`Input::Purge`], the server pauses no connection, so every request that was
-    /// sent before the purge is executed before the purge. If the unsent replies without large
+    /// Until the next [`Input::Purge`], the server pauses no connection, so every request that the
+    /// driver passes is executed before the purge. If the unsent replies without large
     /// values exceed [`Limits::max_unsent_bytes`], the server closes the connection instead.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.

@@ -209,9 +209,9 @@ impl TcpStoreServer {
     /// Removes all keys and queues that start with none of the prefixes.
     ///
     /// The names are those on the wire, with the leading `/`. The method returns when the removal
-    /// is complete. The server first executes all requests that clients sent before this call.
-    /// Requests that processes left in their connections when they exited therefore cannot take
-    /// effect later.
+    /// is complete. The server first executes the requests that clients sent before this call, up
+    /// to 16 MiB per connection. Requests that processes left in their connections when they exited
+    /// therefore cannot take effect later.
     pub fn purge(&self, keep: &[&str]) {
         let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());
         let (done, wait) = mpsc::sync_channel(1);

@@ -14,8 +14,8 @@
 //! The kernel reports each arrival once (edge-triggered), so it need not check every connection
 //! after every answer. A read that fills the buffer may have left data. The thread reads from such
 //! a connection again in the next iteration, after all connections that are reported then. The same
-//! applies to a connection with more replies than are sent at a time, and to connections that the
-//! machine has stopped because they have had their turn.
+//! applies to a connection with more replies than are sent at a time. It also applies to
+//! connections that the machine has stopped because they have had their turn.
 
 mod descriptors;
 mod notices;
