@@ -9,9 +9,9 @@
 //! and [`rank`] (the shared types), [`mod@env`] (names of environment variables) and [`signal`].
 //! Then [`escape`] (foreign texts, made safe to display), [`quantity`] (numbers with nouns),
 //! [`rate`] (limits on log lines), [`reminder`] (log lines about long waits) and [`rules`] (rules
-//! that a simulation can break). The machines themselves are in the protocol crates: `rdzv-store-proto`,
-//! `rdzv-rendezvous-proto`, `rdzv-consensus`, `rdzv-voters`, `rdzv-agent-proto` and
-//! `rdzv-rpc-proto`.
+//! that a simulation can break). The machines themselves are in the protocol crates:
+//! `rdzv-store-proto`, `rdzv-rendezvous-proto`, `rdzv-consensus`, `rdzv-voters`,
+//! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
 //! Two checks enforce this separation. The `clippy.toml` of each of these crates forbids clocks,
 //! sockets, files, threads, the environment and maps with random order. `cargo xtask tidy` compares

@@ -69,9 +69,9 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// Returns [`io::ErrorKind::InvalidData`] if one side refuses the other or does not use TLS, and
-    /// [`io::ErrorKind::UnexpectedEof`] if the peer closes the connection. Otherwise returns the
-    /// errors of the stream.
+    /// Returns [`io::ErrorKind::InvalidData`] if one side refuses the other or does not use TLS,
+    /// and [`io::ErrorKind::UnexpectedEof`] if the peer closes the connection. Otherwise returns
+    /// the errors of the stream.
     pub fn handshake(&mut self) -> io::Result<bool> {
         loop {
             if self.flush()? && !self.tls.is_handshaking() {
