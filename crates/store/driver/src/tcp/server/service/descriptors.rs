@@ -27,7 +27,7 @@ pub(super) struct Descriptors {
     for_all: usize,
     /// Number above which accepting pauses.
     for_connections: usize,
-    /// Number in use when the last connection was accepted.
+    /// Number in use when the last connection was accepted or refused.
     used: usize,
     /// `true` if the machine must be notified of a change.
     has_changed: bool,
