@@ -156,7 +156,7 @@ fn a_store_that_is_slow_to_answer_is_asked_in_http_and_then_waited_for() {
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut first = listener.accept().unwrap().0;
-            // The stray request shows that the client has waited.
+            // The HTTP request on a second connection shows that the client has waited.
             let mut request = Vec::new();
             let mut stray = listener.accept().unwrap().0;
             stray.read_to_end(&mut request).unwrap();
