@@ -157,7 +157,7 @@ pub trait Store: Send + Sync + Debug {
     }
 
     /// Returns the default timeout for operations that wait.
-    /// It is 300 s, unless the store was created with another timeout or it was set.
+    /// It is 300 s, unless the caller has specified another timeout.
     fn timeout(&self) -> Duration;
 
     /// Sets [`Store::timeout`], truncated to whole milliseconds.

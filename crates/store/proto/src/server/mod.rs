@@ -96,8 +96,8 @@ pub enum Input<'a> {
     Turn,
     /// The driver is about to purge.
     /// Until the next [`Input::Purge`], the server pauses no connection, so every request that the
-    /// driver passes is executed before the purge. If the unsent replies without large
-    /// values exceed [`Limits::max_unsent_bytes`], the server closes the connection instead.
+    /// driver passes is executed before the purge. If the unsent replies without large values
+    /// exceed [`Limits::max_unsent_bytes`], the server closes the connection instead.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
     Purge(&'a [&'a [u8]]),
