@@ -78,7 +78,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Sizes in bytes and numbers of rounds, equal to those of the peer.
+/// Sizes in bytes and numbers of rounds, the same as in `collective_peer.py`.
 const ROUNDS: [(usize, usize); 3] = [(4, 3000), (64 << 10, 1000), (16 << 20, 20)];
 
 /// Number of rounds that are not counted.

@@ -10,10 +10,10 @@
 //! The store at `HOST:PORT` is any TCP store, e.g. that of `rdzv store`. With `DIE_BEFORE` the
 //! process kills itself before its request to the store with that number, counted from 0.
 //!
-//! Output lines: `in` when the process is in the group, `view NAME …` for each state of the group,
-//! `detached KIND TEXT` when reports end, and `failed KIND TEXT` after an error. On the input line
-//! `leave` the process leaves the group; on `shutdown MS` it waits for the others. After either it
-//! prints `left`. When its standard input ends, it exits without output.
+//! The process prints `in` when it is in the group, and `view NAME …` for each state of the group.
+//! It prints `detached KIND TEXT` when reports end, and `failed KIND TEXT` after an error. On the
+//! input line `leave`, the process leaves the group; on `shutdown MS`, it waits for the others.
+//! After either, it prints `left`. When its standard input ends, it exits without output.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};

@@ -24,7 +24,7 @@ pub fn escape_lines(text: &str) -> String {
     })
 }
 
-/// Escapes bytes into one line; invalid UTF-8 becomes `\u{fffd}`.
+/// Escapes bytes into one line; invalid UTF-8 becomes U+FFFD.
 pub fn escape_bytes(bytes: &[u8]) -> String {
     escape(&String::from_utf8_lossy(bytes))
 }

@@ -6,12 +6,12 @@
 //! carry bytes, time and processes to the machines. The simulator (`rdzv-sim`) is another driver.
 //!
 //! Reading order: [`machine`] (the contract for all machines), [`time`], [`ident`], [`endpoint`]
-//! and [`rank`] (the shared types), [`mod@env`] (names of environment variables), [`signal`],
-//! [`escape`] (foreign texts, made safe to display), [`quantity`] (numbers with nouns), [`rate`]
-//! (limits on log lines), [`reminder`] (log lines about long waits) and [`rules`] (rules that a
-//! simulation can break). The machines themselves are in the protocol crates: `rdzv-store-proto`,
-//! `rdzv-rendezvous-proto`, `rdzv-consensus`, `rdzv-voters`, `rdzv-agent-proto` and
-//! `rdzv-rpc-proto`.
+//! and [`rank`] (the shared types), [`mod@env`] (names of environment variables) and [`signal`].
+//! Then [`escape`] (foreign texts, made safe to display), [`quantity`] (numbers with nouns),
+//! [`rate`] (limits on log lines), [`reminder`] (log lines about long waits) and [`rules`] (rules
+//! that a simulation can break). The machines themselves are in the protocol crates:
+//! `rdzv-store-proto`, `rdzv-rendezvous-proto`, `rdzv-consensus`, `rdzv-voters`,
+//! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
 //! Two checks enforce this separation. The `clippy.toml` of each of these crates forbids clocks,
 //! sockets, files, threads, the environment and maps with random order. `cargo xtask tidy` compares

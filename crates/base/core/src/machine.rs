@@ -11,8 +11,8 @@
 //! 1. [`Now`] carries a monotonic time and a wall-clock time. A machine has no other clock.
 //! 2. After each `handle`, the driver drains the outputs to `None` before the next `handle`. Debug
 //!    builds assert this through [`Outbox`].
-//! 3. `handle` never fails. An invalid input produces an output that reports it, unless the machine
-//!    has ended. An invalid input causes no panic.
+//! 3. `handle` never fails. Invalid data from a peer produces an output that reports the data,
+//!    unless the machine has ended. Invalid data causes no panic.
 //! 4. Outputs are commands and facts, not closures. They implement `Debug`, so a run can be
 //!    printed.
 //! 5. A machine has one owner; other threads send it messages. INV-A5 in `ARCHITECTURE.md` lists

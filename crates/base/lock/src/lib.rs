@@ -10,7 +10,7 @@
 //!
 //! | type | content |
 //! |---|---|
-//! | [`Mutex`], [`RwLock`], [`Condvar`] | those of the standard library |
+//! | [`Mutex`], [`RwLock`], [`Condvar`] | those of the standard library, without poisoning |
 //! | [`LimitedMutex`] | a mutex that a thread can wait for with a time limit |
 
 mod limited;

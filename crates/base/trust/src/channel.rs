@@ -48,7 +48,7 @@ impl Channel {
     ///
     /// Carries out the handshakes of TLS and of the token, if there are credentials for them.
     /// Returns bytes that the caller must send before its own bytes. The handshakes may take at
-    /// most `within`, and at most 10 s. Changes the read and write timeouts of the stream.
+    /// most `within`, and at most 10 s. May change the read and write timeouts of the stream.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@
 //! A proof is the HMAC of both hellos with the token (see [`Token::prove`]). It is therefore valid
 //! only for this connection, this side and this job. A refused peer receives one line of text
 //! instead of the answer, or after the answer if its proof is wrong. The line begins with
-//! [`REFUSAL`]. Clients of rdzv without a token do not expect the line, and report it.
+//! [`REFUSAL`]. Clients of rdzv without a token do not expect the line, but report it.
 
 use crate::token::{HandshakeRole, NONCE_LENGTH, Token};
 

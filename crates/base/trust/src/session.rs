@@ -70,8 +70,8 @@ impl<S: Read + Write> Session<S> {
     /// # Errors
     ///
     /// Returns [`io::ErrorKind::InvalidData`] if one side refuses the other or does not use TLS,
-    /// [`io::ErrorKind::UnexpectedEof`] if the peer closes the connection, and otherwise the errors
-    /// of the stream.
+    /// and [`io::ErrorKind::UnexpectedEof`] if the peer closes the connection. Otherwise returns
+    /// the errors of the stream.
     pub fn handshake(&mut self) -> io::Result<bool> {
         loop {
             if self.flush()? && !self.tls.is_handshaking() {

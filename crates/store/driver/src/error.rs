@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// Error that a store operation returns.
 ///
-/// Each message is a sentence. Advice, if any, is on a second line after `help: `.
+/// Advice is usually on a second line after `help: `.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -2,7 +2,7 @@
 //!
 //! A language with its own signal handlers must run them while a thread waits in this library. To
 //! allow this, a caller can supply a check function, which runs about ten times a second while a
-//! call blocks. [`slice()`], [`is_wanted`] and [`check`] are for stores in other crates.
+//! call blocks. [`slice()`], [`is_wanted`] and [`check`] are public for stores in other crates.
 
 use std::cell::Cell;
 use std::io;

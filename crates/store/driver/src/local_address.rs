@@ -40,9 +40,9 @@ pub fn address_towards_others() -> Option<IpAddr> {
 }
 
 /// Returns this host's address for processes that share a store at `host`.
-/// `own` is the local address that this host uses to reach `host`. If `own` is a loopback address,
-/// but `host` is neither `localhost` nor an address, this is the address for other networks, or
-/// `None` if there is no route to them. Otherwise it is `own`.
+/// `own` is the local address that this host uses to reach `host`. Usually, the result is `own`. It
+/// is the address for other networks if `own` is a loopback address, but `host` is neither
+/// `localhost` nor an address. In that case, `None` means that there is no route to them.
 pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
     let own = own.to_canonical();
     // A host often resolves its own name to a loopback address, which other hosts cannot use.

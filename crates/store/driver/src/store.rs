@@ -20,8 +20,8 @@ pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Every method returns [`StoreError`] if the store cannot be reached or refuses the operation.
-/// Methods that wait also return it when their time limit has passed.
+/// Methods return [`StoreError`] if the store cannot be reached or refuses the operation. Methods
+/// that wait also return it when their time limit has passed.
 #[expect(
     clippy::missing_errors_doc,
     reason = "the errors of all methods are above"
@@ -157,7 +157,7 @@ pub trait Store: Send + Sync + Debug {
     }
 
     /// Returns the default timeout for operations that wait.
-    /// It is 300 s, unless the store was created with another timeout.
+    /// It is 300 s, unless the caller has specified another timeout.
     fn timeout(&self) -> Duration;
 
     /// Sets [`Store::timeout`], truncated to whole milliseconds.
@@ -174,7 +174,7 @@ pub trait Store: Send + Sync + Debug {
 
 /// Connection behind a handle to a store.
 ///
-/// The process groups, the rendezvous and the agents of rdzv use it if it exists. Both methods are
+/// The process groups, RPC and the rendezvous of rdzv use it if it exists. Both methods are
 /// optional.
 pub trait StoreConnection {
     /// Returns a function that aborts the calls on this handle.

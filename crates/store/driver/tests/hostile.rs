@@ -27,7 +27,7 @@ const SHARE: usize = MEMORY / 4 + (2 << 20);
 /// Each connection has a bounded number of waits.
 const TURN: usize = 8 * TURN_WORK;
 
-/// Size of a copy of a large value that is changed while a client reads it.
+/// More work of a turn that copies a large value, because a client reads the value.
 const COPY: usize = 4 << 20;
 
 fn server() -> TcpStoreServer {

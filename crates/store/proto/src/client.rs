@@ -57,6 +57,7 @@ pub enum Expects {
     /// The client waits for at most `limit`.
     Release {
         /// Time limit of the wait; with `Duration::ZERO`, the server checks once.
+        /// `Duration::MAX` means no limit.
         limit: Duration,
         /// Request to send after the release.
         then: Option<Then>,

@@ -30,7 +30,7 @@ pub const CLOSED_COUNT: &[u8] = b"cleanup/";
 
 /// Maximum length of a key in a record.
 ///
-/// No store has keys of this length. A text file or a program, read as a record, declares a longer
+/// A file store refuses longer keys. A text file or a program, read as a record, declares a longer
 /// key. The limit thus distinguishes a torn record from a foreign file.
 pub const LONGEST_KEY: usize = 16 << 20;
 

@@ -76,7 +76,7 @@ impl Keyspace {
 
     /// Sets the meter of the owner of all values that are stored from now on.
     ///
-    /// The meter must be part of the store's meter.
+    /// The meter must be the store's meter or a part of it.
     #[inline]
     pub fn store_for(&mut self, owner: &Meter) {
         if !self.owner.is(owner) {

@@ -6,8 +6,8 @@
 //! | [`waiters`] | waits for keys |
 //! | [`ops`] | the effect of each operation, and the waiters that it wakes |
 //! | [`server`] | the server machine: many connections, one store |
-//! | [`limits`] | the bounds of a server |
-//! | [`meter`] | counting the memory of large values |
+//! | [`limits`] | the bounds of a server and of a client |
+//! | [`meter`] | counting memory and keys per owner |
 //! | [`wire`] | requests and replies as bytes, both directions |
 //! | [`client`] | the client machine: one connection |
 //! | [`number`] | decimal numbers as values |

@@ -25,8 +25,8 @@ pub struct Limits {
     pub max_keys_per_request: usize,
     /// Maximum number of keys and non-empty queues. Default 10 million.
     ///
-    /// One connection may hold an eighth of them, and an address without an agent a quarter. Agents
-    /// have no share limit.
+    /// One connection may hold an eighth of them, and an address without an agent a quarter, but
+    /// each at least 1024. Agents have no share limit.
     pub max_keys: usize,
     /// Maximum number of connections at a time. Default 200 000.
     ///
@@ -34,7 +34,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// Maximum memory for keys, values, waiters and the buffers of all connections.
     ///
-    /// Default 4 GiB. The shares of connections and addresses are the same as for keys.
+    /// Default 4 GiB. Connections and addresses have the same shares as for keys, but at least
+    /// 64 KiB.
     pub max_memory_bytes: usize,
     /// Size of a connection's unsent replies that pauses it. Default 1 MiB.
     ///

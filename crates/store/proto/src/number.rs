@@ -3,8 +3,7 @@
 //! `add` and `barrier` keep their counters as plain text, so that any client can read or write
 //! them. Text is read as C's `stoll` reads it, because the other readers of the same stores do so:
 //! leading white space, a sign, and the longest run of digits. The rest is ignored. A text of more
-//! than [`MAX_BYTES`] is not a number, so that the cost of reading a number does not depend on the
-//! length of the value.
+//! than [`MAX_BYTES`] is not a number, so the cost of reading does not depend on its length.
 
 /// Maximum length of a number's text, including the bytes around its digits.
 pub const MAX_BYTES: usize = 64;

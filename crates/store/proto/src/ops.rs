@@ -33,7 +33,7 @@ pub struct Operations {
     promises: BTreeMap<Box<[u8]>, usize>,
 }
 
-/// A queue entry for which a connection was woken.
+/// A queue entry that ended a connection's wait.
 #[derive(Debug)]
 pub struct Promise(Box<[u8]>);
 
@@ -255,7 +255,7 @@ impl Operations {
     /// Ends a promise whose holder has sent a request or has disconnected.
     ///
     /// If the entry is still in the queue, the next waiter is woken for it. Each entry of a queue
-    /// thus wakes one waiter, and no entry is lost if a waiter dies before it pops the entry.
+    /// thus wakes one waiter at a time. No entry is lost if a waiter dies before it pops the entry.
     pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {
             *count -= 1;

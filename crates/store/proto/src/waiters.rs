@@ -22,7 +22,7 @@ use super::keyspace::ENTRY_OVERHEAD;
 use super::meter::Meter;
 use rdzv_core::ident::ConnId;
 
-/// Number of registrations of cancelled waits that one step removes.
+/// Maximum number of registrations of cancelled waits that one step removes.
 pub const SWEEP_STEP: usize = 512;
 
 /// The condition of a wait.

@@ -16,7 +16,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
-/// Time limit for the answer if there is only one address, as in agents.
+/// Time limit for the answer if there is only one address.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Token of standard input.
@@ -75,10 +75,10 @@ enum Step {
 
 /// Result of a step towards the coordinator.
 enum Asked {
-    /// The next step has begun, or no data has arrived yet.
+    /// The next step has begun, or the answer is not complete yet.
     Waiting,
     Coordinator,
-    /// This address can give no further answer.
+    /// The agent must ask the next address.
     Next,
     /// No coordinator is known.
     NoCoordinator,
@@ -92,7 +92,7 @@ pub(super) struct Connected {
     endpoints: Vec<String>,
     order: SearchOrder,
     link: Link,
-    /// Number of addresses that were asked since the connection ended.
+    /// Number of addresses that were asked since the search began.
     asked: usize,
     /// Outputs of the state machine that do not concern the connection.
     pub(super) heard: VecDeque<Output>,

@@ -128,7 +128,7 @@ impl Call {
     }
 }
 
-/// Makes calls in a line, and one more outside of it after every tenth.
+/// Makes calls in a line, and one more outside of it for every ten.
 /// Returns when all of them were answered.
 pub(crate) fn lines(agent: &RpcAgent, to: &str, calls: u64) -> Result<Value, RpcError> {
     let line = CallOptions::new().line(7);

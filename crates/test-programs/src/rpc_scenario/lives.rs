@@ -10,7 +10,7 @@ use super::{LONG, Worker, process, references};
 
 impl Worker {
     /// Starts, uses references of the other worker and ends, `lives` times.
-    /// Returns the resources of the process after each life, and the time of its end.
+    /// Returns the resources of the process after each life, and the duration of its shutdown.
     pub(crate) fn lives(&self, init: &Init, lives: usize) -> Result<Value, RpcError> {
         let threads = process::threads();
         let mut seen = Vec::new();

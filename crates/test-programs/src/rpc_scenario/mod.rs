@@ -1,4 +1,4 @@
-//! A worker that executes commands: the processes of `tests/scenarios`.
+//! A worker that executes commands, for `crates/calls/rpc/tests/scenarios`.
 //!
 //! Each line of its input is a [`Command`] as JSON. The worker answers each one with one line:
 //! `{"ok": …}`, or `{"error": …}` with the fields of an [`RpcError`]. It ends at the command
@@ -246,7 +246,7 @@ fn ended(graceful: bool, within: Duration) -> Result<Value, RpcError> {
     Ok(json!(begun.elapsed().as_secs_f64()))
 }
 
-/// Returns the names of the workers, ordered by their ids.
+/// Returns the ids and names of the workers, ordered by id.
 fn view(names: Option<Vec<String>>) -> Result<Value, RpcError> {
     let workers = current()?.wait_for_group(
         |workers| {

@@ -102,7 +102,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
         .with(NOTE, move |number: u64| {
             let notes = Arc::clone(&notes);
             async move {
-                // Some of the calls have to wait, and the order must hold anyway.
+                // Some of the calls have to wait, but the order must still hold.
                 if number.is_multiple_of(3) {
                     tokio::task::yield_now().await;
                 }

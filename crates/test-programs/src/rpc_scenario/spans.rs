@@ -28,7 +28,7 @@ impl io::Write for Spans {
 }
 
 impl Spans {
-    /// Records all spans of this process from now on.
+    /// Records the spans of RPC in this process from now on.
     pub(crate) fn record(&self) {
         let spans = self.clone();
         let layer = tracing_subscriber::fmt::layer()

@@ -6,7 +6,7 @@ use socket2::{SockFilter, SockRef};
 
 use super::{Attack, Attacker, attack, request};
 
-/// Number of connections of one attack on descriptors.
+/// Maximum number of connections of one attack on descriptors.
 pub const CONNECTIONS: usize = 150;
 
 pub(super) const ATTACKS: &[Attack] = &[

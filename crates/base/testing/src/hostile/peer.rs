@@ -85,7 +85,7 @@ impl Attacker {
     }
 }
 
-/// A connection of an attacker. A call ends soon after the server stops.
+/// A connection of an attacker. A call ends soon after the server stops reading or sending.
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,

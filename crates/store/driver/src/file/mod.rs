@@ -46,7 +46,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Describes a file that no store can use; `None` for other files.
 ///
-/// The system's own error names a directory.
+/// A directory needs no description, because the system's own error names it.
 fn special(path: &Path) -> Option<&'static str> {
     let kind = path.metadata().ok()?.file_type();
     if kind.is_fifo() {
@@ -84,9 +84,10 @@ impl fmt::Debug for FileStore {
 impl FileStore {
     /// Opens the store at `path` and creates the file if it does not exist.
     ///
-    /// The directory must exist. If `world_size` is `Some`, the file is removed once no object has
-    /// it open and at least that many objects have been closed. If `world_size` is `None`, this
-    /// object never removes the file. The timeout is 300 s; [`Store::set_timeout`] changes it.
+    /// The directory must exist. If `world_size` is `None`, this object never removes the file.
+    /// Otherwise, this object removes the file when it is dropped as the last object that has the
+    /// file open, if at least `world_size` objects were closed. The timeout is 300 s;
+    /// [`Store::set_timeout`] changes it.
     ///
     /// # Errors
     ///
@@ -245,7 +246,7 @@ impl FileStore {
     }
 
     /// Subtracts this object from the count of open objects.
-    /// Removes the file if this object was the last.
+    /// May remove the file; see [`FileStore::open`].
     fn close(&self) -> Result<(), StoreError> {
         let deadline = Deadline::after(self.timeout().clamp(LOCK_TIMEOUT, CLOSE_TIMEOUT));
         let Some(file) = LockedFile::open(&self.path, Access::WriteExisting, &deadline)? else {

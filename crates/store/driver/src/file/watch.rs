@@ -1,7 +1,7 @@
 //! Sleeping until the file may have changed.
 //!
 //! The kernel reports (inotify) when a process on this host writes to the file. It does not report
-//! changes by another host on a network file system, and it may refuse a watch, because the number
+//! changes by another host on a network file system. It may also refuse a watch, because the number
 //! per user is limited. A sleep therefore also ends after an interval, which depends on whether
 //! notifications are reliable.
 

@@ -59,7 +59,7 @@ pub struct TcpStore {
 /// Part of a client that its clones share.
 #[derive(Clone)]
 struct Origin {
-    /// Endpoint as specified by the caller.
+    /// Host as specified by the caller, and port of the server.
     endpoint: Endpoint,
     max_reply_bytes: usize,
     credentials: Credentials,
@@ -85,8 +85,8 @@ impl TcpStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the server cannot be started, no store answers, the peer is not a store or
-    /// refuses this client, or clients are missing when the timeout has passed.
+    /// [`StoreError`] if the server cannot be started, no store answers, or the peer is not a store
+    /// or refuses this client. Also if clients are missing when the timeout has passed.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {

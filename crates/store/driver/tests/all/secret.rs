@@ -151,7 +151,7 @@ fn a_handshake_that_was_recorded_opens_nothing() {
             sent.extend_from_slice(&proof);
             sent
         });
-        // The connection ends there.
+        // The relay ends the connection after the proof.
         let outcome = TcpStore::connect(TcpStoreOptions {
             timeout: Duration::from_millis(300),
             credentials: token(1),

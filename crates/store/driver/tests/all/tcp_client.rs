@@ -156,7 +156,7 @@ fn a_store_that_is_slow_to_answer_is_asked_in_http_and_then_waited_for() {
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut first = listener.accept().unwrap().0;
-            // The stray request shows that the client has waited.
+            // The HTTP request on a second connection shows that the client has waited.
             let mut request = Vec::new();
             let mut stray = listener.accept().unwrap().0;
             stray.read_to_end(&mut request).unwrap();
@@ -313,7 +313,7 @@ fn what_a_server_would_refuse_fails_itself_and_is_not_sent() {
         );
         assert!(text.len() < 300, "call {number}: {} bytes", text.len());
     }
-    // Nothing was sent, and the connection is in use.
+    // Nothing was sent, and the connection is still usable.
     assert!(!store.check(&["key"]).unwrap());
     store.set("key", b"v").unwrap();
     assert_eq!(store.get("key").unwrap(), "v");

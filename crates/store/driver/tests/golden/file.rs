@@ -40,7 +40,7 @@ fn a_world_of_nobody_removes_the_file_at_once() {
     replay("world_zero");
 }
 
-/// The recorded files can be read: every key of the recorded reader exists.
+/// The recorded files can be read completely, and all their keys are counted.
 #[test]
 fn recorded_files_are_read() {
     for sequence in sequences() {

@@ -33,7 +33,7 @@ impl Outcome {
     }
 
     /// `true` if the recording has the same result.
-    /// The recorded text of an error is part of rdzv's, up to the time in it.
+    /// For an error, rdzv's text must contain the recorded kind and keys.
     fn matches(&self, recorded: &Value) -> bool {
         match self {
             Self::Nothing => recorded.is_null(),

@@ -113,8 +113,8 @@ fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
     }
 }
 
-/// Returns the requests with which rdzv finds missing keys after a timeout.
-/// The recorded server does not know them.
+/// Returns the frames that rdzv adds to a recorded exchange after a timeout.
+/// With them, the client finds missing keys, or leaves a barrier.
 fn examination(exchange: &str) -> Vec<Value> {
     let check = |key: &str, answer: &str| {
         let mut request = Vec::new();

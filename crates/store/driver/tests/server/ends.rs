@@ -43,7 +43,7 @@ fn a_shutdown_ends_in_time_when_clients_stay_and_loses_no_reply() {
     let mut client = Client::join(server.local_addr());
     client.send(|out| request::set(out, b"/k", &[5; 100_000]));
     client.synchronize();
-    // The answer is in progress, and the client has sent more than the server will ever read.
+    // The client has not read its answer, and waits for a key that never exists.
     client.send(|out| request::get(out, b"/k"));
     client.send(|out| request::wait(out, &["/never"]));
     while server.stats().waits == 0 {
@@ -146,7 +146,7 @@ fn running_out_of_descriptors_is_survived() {
 fn a_client_that_says_much_and_leaves_at_once_is_noticed() {
     let server = server(Limits::default());
     for round in 1..=300 {
-        // This is more than one turn reads. Often the end arrives before the first read.
+        // Most rounds send more than one turn reads. Often the end arrives before the first read.
         let mut client = Client::join(server.local_addr());
         client.send(|out| {
             for _ in 0..10 * round {

@@ -63,7 +63,7 @@ pub enum CloseReason {
     /// The peer did nothing wrong.
     #[error("{0}")]
     NotNeeded(String),
-    /// The store has its maximum number of keys and queues.
+    /// The store has the maximum number of keys and queues for this peer.
     #[error(
         "the store has reached the limit of {limit} keys and queues for this peer; delete keys, or \
          raise the store's limit (rdzv store --max-keys)"
@@ -165,8 +165,8 @@ pub(super) fn looks_like(first: &[u8]) -> &'static str {
     if first.starts_with(&[0x16, 0x03]) {
         return "a TLS client; this port speaks the plain c10d store protocol";
     }
-    // Until PyTorch 2.1 there was no VALIDATE: the first request has an opcode up to 11 and starts
-    // with the length of a key (or a number of keys), whose upper bytes are zero.
+    // Until PyTorch 2.1 there was no VALIDATE. The first request has an opcode up to 11 and starts
+    // with the length of a key or a number of keys, whose upper bytes are zero.
     if let [0..=11, _, _, 0, 0] = first {
         return "a pre-2.2 PyTorch client, whose protocol is not supported; update it to 2.2 or later";
     }

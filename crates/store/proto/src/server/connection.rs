@@ -38,14 +38,14 @@ pub(super) struct Connection {
     pub(super) held: Vec<u8>,
     /// `true` if the server does not read from the connection.
     ///
-    /// The connection has too many unsent replies, or input held for its next turn.
+    /// The connection has too many unsent replies, or work left for its next turn.
     pub(super) paused: bool,
     /// `true` if the connection is queued for its next turn.
     pub(super) queued: bool,
     pub(super) outgoing: Outgoing,
     /// `true` if the outputs already contain a `Flush` of the connection.
     pub(super) flushing: bool,
-    /// Share of the connection in memory, keys and waits.
+    /// Memory and keys of the connection, and the standing of its peer.
     pub(super) account: Account,
     /// Memory of the connection's buffers that the account includes.
     pub(super) counted: usize,
@@ -119,7 +119,7 @@ const KEPT_CAPACITY: usize = 4 << 10;
 /// Replies that were not sent yet.
 ///
 /// Small parts are copied into one buffer. Large values are referenced, each with its position in
-/// the stream:
+/// that buffer:
 ///
 /// ```text
 ///   small   aaaaaaaaaabbbbbbbbcc

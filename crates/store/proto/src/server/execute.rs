@@ -11,8 +11,8 @@ use rdzv_core::ident::ConnId;
 impl ServerMachine {
     /// Executes a request of `size` bytes, without bodies in their own buffers.
     ///
-    /// Woken connections are answered before the request itself is, so that a connection whose
-    /// request ends its own wait receives its replies in the order of its requests.
+    /// Woken connections are answered before the request itself. A connection whose request ends
+    /// its own wait therefore receives its replies in the order of its requests.
     #[inline]
     pub(super) fn execute(
         &mut self,

@@ -206,7 +206,7 @@ impl ServerMachine {
         }
     }
 
-    /// Shows the extension one of its keys after it was changed.
+    /// Shows the extension one of its keys after a request that writes it.
     pub(super) fn show_stored(&mut self, key: &[u8]) {
         if self.is_watched(key) {
             self.spent += self.operations.keyspace().length(key);

@@ -1,8 +1,8 @@
 //! Requests about many keys, which are executed in steps.
 //!
-//! A request may name 131 072 keys, and `LIST_KEYS` is about every key. The server executes such a
-//! request in steps, and the connection waits for its next turn between two steps. The replies of
-//! `MULTI_GET` are created as the peer reads them.
+//! By default, a request may name 131 072 keys, and `LIST_KEYS` is about every key. The server
+//! executes such a request in steps, and the connection waits for its next turn between two steps.
+//! The replies of `MULTI_GET` are created as the peer reads them.
 //!
 //! A `CHECK`, `WAIT` or `MULTI_SET` of at most [`WHOLE`] keys is executed as a whole, so no other
 //! request sees a partial effect. `MULTI_GET` and `LIST_KEYS` may be split after any key.

@@ -5,7 +5,7 @@
 //!   Connected ──► validating ─────────► serving ────────────────────────► closing ──► Closed
 //!                     │ wrong or late      ▲ │ unsent > bound
 //!                     └──────► closing     │ ▼
-//!                                        paused   (unsent < bound / 2: back)
+//!                                        paused   (unsent ≤ bound / 2: back)
 //! ```
 //!
 //! The driver reads a bounded piece from a ready connection, passes it to the machine, and applies
@@ -95,9 +95,9 @@ pub enum Input<'a> {
     /// The driver has served the other ready connections, or no longer waits.
     Turn,
     /// The driver is about to purge.
-    /// Until the next [`Input::Purge`], the server pauses no connection, so every request that was
-    /// sent before the purge is executed before the purge. If the unsent replies without large
-    /// values exceed [`Limits::max_unsent_bytes`], the server closes the connection instead.
+    /// Until the next [`Input::Purge`], the server pauses no connection, so every request that the
+    /// driver passes is executed before the purge. If the unsent replies without large values
+    /// exceed [`Limits::max_unsent_bytes`], the server closes the connection instead.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
     Purge(&'a [&'a [u8]]),
@@ -126,7 +126,7 @@ pub enum Output {
     /// Resume reading from the connection.
     ResumeReading(ConnId),
     /// Serve all ready connections, and then pass [`Input::Turn`].
-    /// Connections wait for their next turn.
+    /// Connections wait for their next turn, or cancelled waits for their removal.
     Yield,
     /// Detect soon if the host of this connection is lost.
     /// The connection is that of an agent, which reconnects if the connection is closed. Its host
@@ -290,7 +290,7 @@ impl ServerMachine {
         connection.flat_map(|connection| connection.outgoing.slices())
     }
 
-    /// Returns the unsent replies of a connection if they are in one piece.
+    /// Returns the unsent replies of a connection if none is a large value.
     /// That is the usual case.
     #[inline]
     pub fn unsent_in_one(&self, id: ConnId) -> Option<&[u8]> {

@@ -8,7 +8,8 @@
 //!
 //! A key counts for the connection that wrote it last, even after this connection has ended. The
 //! server closes the connection of a peer that exceeds its share; other peers continue. The last
-//! quarter is for agents and for replies.
+//! quarter is for agents and for replies. Each share has a minimum, and a limit of at most 1024
+//! keys has no reserve.
 //!
 //! An address is an IPv4 address or the first 64 bits of an IPv6 address. A host can use any
 //! address that begins with these bits.
@@ -88,7 +89,7 @@ impl Shares {
     }
 
     /// Opens the account of a connection.
-    /// Fails if its address has too many connections.
+    /// The result is an error if an address without an agent has too many connections.
     pub(super) fn open(
         &mut self,
         address: Option<IpAddr>,

@@ -68,7 +68,7 @@ impl ServerMachine {
     }
 
     /// Keeps input for the next turn.
-    /// A connection with too many unsent replies waits until they are sent.
+    /// A connection with too many unsent replies waits until enough of them are sent.
     fn hold(&mut self, id: ConnId, input: &[u8], waits_for_replies: bool) {
         let Some(connection) = self.connection(id) else {
             return;

@@ -204,7 +204,7 @@ impl PairFields<'_> {
 /// Pairs of a `MULTI_SET`, kept after the request.
 #[derive(Debug)]
 pub struct PairList {
-    /// Keys, and between them the values that are not large.
+    /// Keys, and between them the values without their own buffer.
     keys: KeyList,
     bodies: Option<Vec<Shared>>,
     bodies_taken: usize,
@@ -225,7 +225,7 @@ impl PairList {
         Some((key, body))
     }
 
-    /// Returns the memory held, without large values.
+    /// Returns the memory held, without values in their own buffers.
     pub fn memory(&self) -> usize {
         self.keys.memory() + self.bodies.as_ref().map_or(0, Vec::capacity) * size_of::<Shared>()
     }

@@ -52,7 +52,7 @@ pub(crate) const GROWTH_STEP: usize = 64 << 10;
 /// The connection cannot be used afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreWireError {
-    /// No operation has this number.
+    /// The server supports no request with this number.
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),
     /// A key is longer than allowed.
@@ -63,7 +63,7 @@ pub enum StoreWireError {
         /// The limit.
         limit: usize,
     },
-    /// A value is longer than allowed.
+    /// A value or the body of an extension's request is longer than allowed.
     #[error("a value of {declared} bytes exceeds the limit of {limit}")]
     ValueTooLong {
         /// Declared length.
@@ -121,8 +121,8 @@ impl Arriving {
 
     /// Returns the buffer with space for more bytes, unless the body is complete.
     ///
-    /// The capacity at most doubles the received bytes (or adds [`GROWTH_STEP`]), and ends at
-    /// exactly the length of the body.
+    /// The requested capacity at most doubles the received bytes (or adds [`GROWTH_STEP`]), and is
+    /// never more than the length of the body.
     pub(crate) fn space(&mut self) -> &mut Vec<u8> {
         if self.missing() > 0 && self.buffer.len() == self.buffer.capacity() {
             let ahead = self.buffer.len().max(GROWTH_STEP);

@@ -136,9 +136,9 @@ impl ReplyReader {
     /// Consumes bytes from the front of `input`.
     ///
     /// Stops when the reply is complete or the input is used up. Call this function with empty
-    /// input after reading into [`ReplyReader::space`], and once at the start, because a reply
-    /// without values is complete before a byte arrives. Do not call the function again after it
-    /// has returned the reply.
+    /// input after reading into [`ReplyReader::space`]. Call it also once at the start, because a
+    /// reply without values is complete before a byte arrives. Do not call the function again after
+    /// it has returned the reply.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, StoreWireError> {
         loop {
             if self.left == Some(0) {

@@ -55,7 +55,7 @@ pub mod rendezvous {
     pub const REATTACH: u8 = 0x27;
     /// Reports that all workers of an agent have succeeded in a round.
     pub const SUCCEEDED: u8 = 0x28;
-    /// Renews the lease of a node.
+    /// Renews the lease of an agent.
     pub const LEASE: u8 = 0x29;
     /// Announces that the connection is about to close while its process lives.
     pub const DETACH: u8 = 0x2a;
@@ -204,7 +204,7 @@ requests! {
     /// Counts the caller and waits until all members have arrived.
     /// Replies with [`STOP_WAITING`](super::reply::STOP_WAITING).
     Barrier = 0x12, Writes { key: &'a [u8], world_size: i64 };
-    /// Waits for a key and replies with its value.
+    /// Replies with the value of a key, or waits for the key.
     /// If the key exists, the reply is [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and the
     /// value. Otherwise this is a `WAIT` for the key. Only rdzv servers support it: see
     /// [`NATIVE_PROBE`].

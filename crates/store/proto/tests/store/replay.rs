@@ -1,6 +1,6 @@
 //! Replays the recorded exchanges of PyTorch's clients, byte for byte.
 //!
-//! The server is that of `golden.rs`: the machine in one test binary, a process with sockets in the
+//! The server is that of `golden.rs`: the machine in one test binary, a server with sockets in the
 //! other.
 
 use std::collections::BTreeSet;

@@ -56,7 +56,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
     vec(one, 0..30).prop_map(|requests| {
         let mut out = Vec::new();
         for request in requests {
-            // Most strings that are not numbers end the connection, which is only one case of many.
+            // The values are digits, because `add` ends the connection at other texts.
             write(&mut out, request);
         }
         out

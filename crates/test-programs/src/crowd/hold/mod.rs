@@ -8,9 +8,9 @@
 //!
 //! | fact | number | when |
 //! |---|---|---|
-//! | `joined` | the round | all agents are in it |
-//! | `detached` | | the first connection has broken |
-//! | `attached` | returns of all agents | a coordinator has answered every agent after the break |
+//! | `joined` | the round | all agents have joined it |
+//! | `detached` | | the first agent loses its coordinator, or has none yet |
+//! | `attached` | returns of all agents | no agent lacks a coordinator any more |
 //! | `fenced` | expired agents | the lease of an agent that holds a round has ended |
 //!
 //! A line on standard input makes the last agent join again. The program ends with its standard

@@ -18,7 +18,7 @@ const LOOKED_BACK: u64 = 20;
 /// A coordinator remembers 1,024 unused runs, and there may be 40 groups.
 const MOST_RUNS: u64 = 24;
 
-/// Time after which the client abandons a visit, a success or a close.
+/// Time after which the client abandons a visit, a success, a leave or a close.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A client in a group.

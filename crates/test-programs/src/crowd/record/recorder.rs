@@ -8,7 +8,7 @@ use fastrand::Rng;
 
 use crate::crowd::connected::Crowd;
 
-/// The record, and all other state that the agents share.
+/// The record, and other state that the agents share.
 pub(super) struct Recorder {
     file: BufWriter<File>,
     failed: Option<std::io::Error>,

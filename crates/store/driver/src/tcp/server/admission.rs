@@ -69,7 +69,7 @@ pub(super) type Tls = Session<TcpStream>;
 pub(super) enum Step {
     /// The connection waits for bytes, or for space to write if `room` is `true`.
     Wait { room: bool },
-    /// The peer has closed the connection.
+    /// The peer has closed the connection, or the connection failed.
     Gone,
     /// The connection is open.
     /// `proven` is `true` if the peer has proven that it belongs to the job.

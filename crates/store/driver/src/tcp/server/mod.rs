@@ -137,12 +137,13 @@ impl TcpStoreServer {
     /// Serves on the calling thread, for a process that does nothing else.
     ///
     /// `ready` receives the address and a pinger like the one from [`TcpStoreServer::pinger`]. When
-    /// `end` becomes readable (for example, a signal descriptor), the server stops accepting
-    /// connections. It lets clients finish for up to `linger`, and returns.
+    /// `end` becomes readable (for example, a signal descriptor), the server ends like
+    /// [`TcpStoreServer::shutdown`] with this `linger`, and this function returns.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Listen`] if the server cannot listen, or cannot watch `end`.
+    /// [`StoreError::Listen`] if the server cannot listen, or cannot watch `end`, and
+    /// [`StoreError::Argument`] if a listener has another port than `port`.
     pub fn serve(
         options: ServerOptions,
         end: OwnedFd,
@@ -208,9 +209,9 @@ impl TcpStoreServer {
     /// Removes all keys and queues that start with none of the prefixes.
     ///
     /// The names are those on the wire, with the leading `/`. The method returns when the removal
-    /// is complete. The server first executes all requests that clients sent before this call.
-    /// Requests that processes left in their connections when they exited therefore cannot take
-    /// effect later.
+    /// is complete. The server first executes the requests that clients sent before this call, up
+    /// to 16 MiB per connection. Requests that processes left in their connections when they exited
+    /// therefore cannot take effect later.
     pub fn purge(&self, keep: &[&str]) {
         let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());
         let (done, wait) = mpsc::sync_channel(1);

@@ -14,8 +14,8 @@
 //! The kernel reports each arrival once (edge-triggered), so it need not check every connection
 //! after every answer. A read that fills the buffer may have left data. The thread reads from such
 //! a connection again in the next iteration, after all connections that are reported then. The same
-//! applies to a connection with more replies than are sent at a time, and to connections that the
-//! machine has stopped because they have had their turn.
+//! applies to a connection with more replies than are sent at a time. It also applies to
+//! connections that the machine has stopped because they have had their turn.
 
 mod descriptors;
 mod notices;
@@ -49,7 +49,8 @@ const END: u64 = u64::MAX - 1;
 const LISTENERS: u64 = 1 << 32;
 
 /// Maximum number of connections with which the thread spins.
-/// It then spins for a moment after each iteration that has served requests to the store.
+/// It then spins for a moment after each iteration with a report, unless all requests of the
+/// iteration were for the extension.
 const FEW: usize = 32;
 
 /// Duration of spinning.

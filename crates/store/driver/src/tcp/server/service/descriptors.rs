@@ -27,7 +27,7 @@ pub(super) struct Descriptors {
     for_all: usize,
     /// Number above which accepting pauses.
     for_connections: usize,
-    /// Number in use when the last connection was accepted.
+    /// Number in use when the last connection was accepted or refused.
     used: usize,
     /// `true` if the machine must be notified of a change.
     has_changed: bool,
@@ -77,7 +77,7 @@ impl Descriptors {
         self.used > self.for_connections
     }
 
-    /// Returns the number in use beyond the reserve, if it has changed.
+    /// Returns the number in use beyond `for_all`, if it may have changed.
     /// The caller must pass this number to the machine.
     pub(super) fn take_beyond(&mut self) -> Option<usize> {
         std::mem::take(&mut self.has_changed).then(|| self.used.saturating_sub(self.for_all))

@@ -49,7 +49,7 @@ impl Notices {
     }
 
     /// Logs that the system cannot accept a connection.
-    /// The table of open files is full, or the system lacks memory.
+    /// For example, the system's table of open files is full, or the system lacks memory.
     pub(super) fn cannot_accept(&mut self, now: Mono, error: Errno) {
         if self.not_accepted.admits(now) {
             tracing::warn!(%error, "the store server cannot accept a connection");

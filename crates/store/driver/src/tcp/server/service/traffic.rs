@@ -141,7 +141,7 @@ impl Service {
                 self.read(id, flags.intersects(ends));
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // The peer will not read its replies, and the server may not be reading its requests.
+            // The peer will not read its replies, and the server has stopped reading its requests.
             if let Some(socket) = self.sockets.get(id)
                 && let Ok(Err(error)) = socket_error(&socket.descriptor)
             {
@@ -166,7 +166,7 @@ impl Service {
         }
     }
 
-    /// Reads until nothing is left.
+    /// Reads until nothing is left, or up to [`PURGE_READ_BYTES`].
     pub(super) fn read_all(&mut self, id: ConnId) {
         let mut total = 0;
         while total < PURGE_READ_BYTES {
