@@ -1,4 +1,4 @@
-//! Credentials of the job: token, certificates, and clients without any.
+//! Credentials of the job, and the admission of clients without any.
 //!
 //! The token is in a file. A token in a variable would be visible in `/proc/PID/environ` of every
 //! process of the launch. So [`hide_variable`] writes it to a private file, unless another variable

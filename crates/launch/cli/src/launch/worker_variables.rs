@@ -176,7 +176,7 @@ fn grouped(
     workers.iter().map(who).zip(values).collect()
 }
 
-/// Returns a command in the form in which a user would type it.
+/// Returns a command as a user would type it; a word of several lines is shortened.
 fn words(program: &str, arguments: &[OsString]) -> String {
     let quoted = |word: &str| {
         let plain = |letter: char| letter.is_alphanumeric() || "-_=./:,+@%${}".contains(letter);

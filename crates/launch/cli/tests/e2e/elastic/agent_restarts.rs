@@ -1,4 +1,4 @@
-//! Tests of killed agents that their keepers restart.
+//! Tests of killed agents that their guards restart.
 
 use std::time::{Duration, Instant};
 
