@@ -167,7 +167,7 @@ impl CountArgs {
     }
 }
 
-/// Returns the number of processors that the affinity mask and cpu.max allow.
+/// Returns the number of processors that the mask and the control group allow.
 fn processors(context: &mut Context<'_>) -> WorkerCount {
     let mask = context.machine.affinity();
     let all = u32::try_from(mask.len()).unwrap_or(u32::MAX);

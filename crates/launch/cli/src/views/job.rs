@@ -64,7 +64,7 @@ pub(crate) struct Question {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Output {
-    /// Position from which on lines are requested; `None` for the last lines.
+    /// Position of the first requested line; `None` for the last lines.
     pub(crate) from: Option<u64>,
     /// Process that wrote the lines before the position.
     pub(crate) pid: u32,

@@ -261,7 +261,7 @@ struct Known {
     over: Option<std::sync::mpsc::SyncSender<()>>,
     /// Number of questions of other agents that this agent is answering.
     answering: usize,
-    /// Questions without all answers.
+    /// Questions that still wait for answers.
     questions: BTreeMap<u64, mpsc::UnboundedSender<(String, Answer)>>,
 }
 

@@ -1,6 +1,6 @@
 //! Tests of floods of log output, which must not delay heartbeats (INV-A7).
 //!
-//! A console without a reader must not block the end of a run either.
+//! A console that no process reads must not block the end of a run either.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ pub(crate) struct Plan {
     /// Shutdown timeout in seconds.
     pub(crate) shutdown_timeout: u32,
     pub(crate) tee: bool,
-    /// `true` if the console is a pipe without a reader.
+    /// `true` if the console is a full pipe that no process reads.
     pub(crate) stalled_console: bool,
     pub(crate) acts: Vec<Act>,
     pub(crate) faults: Vec<Fault>,
