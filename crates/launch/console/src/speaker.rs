@@ -10,7 +10,7 @@ pub enum ShownPart {
     Full,
     /// The first failure in one sentence.
     Sentence,
-    /// Nothing, because another node prints the message, or this node has done so already.
+    /// Nothing, because the message is printed elsewhere or already.
     Nothing,
 }
 

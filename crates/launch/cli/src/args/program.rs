@@ -56,7 +56,7 @@ fn is_torchrun(called: &OsStr) -> bool {
     Path::new(called).file_name() == Some(OsStr::new("torchrun"))
 }
 
-/// Returns the directory of the link `torchrun` that started the program, if any.
+/// Returns the directory of the link `torchrun`, if it started the program.
 pub(crate) fn link_directory(called: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if !is_torchrun(called) {
         return None;

@@ -60,9 +60,9 @@ pub(crate) struct Called {
     pub(crate) own: Option<PathBuf>,
     /// `true` if scripts get `--local-rank=N`, as from the older launcher.
     pub(crate) local_rank_argument: bool,
-    /// `true` for `rdzv run`, which refuses unknown `--rdzv-conf` options and signals.
+    /// `true` for `rdzv run`.
     ///
-    /// The other launchers only warn about them.
+    /// It refuses unknown `--rdzv-conf` options and signals. The other launchers only warn.
     pub(crate) is_strict: bool,
 }
 

@@ -100,7 +100,9 @@ impl CountArgs {
         })
     }
 
-    /// Resolves `--nproc-per-node`; several workers get `OMP_NUM_THREADS=1` by default.
+    /// Resolves `--nproc-per-node`.
+    ///
+    /// Several workers get `OMP_NUM_THREADS=1` by default.
     pub(super) fn workers(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         let count = self.count(context)?;
         count.limit_threads(context);

@@ -176,7 +176,9 @@ fn grouped(
     workers.iter().map(who).zip(values).collect()
 }
 
-/// Returns a command as a user would type it; a word of several lines is shortened.
+/// Returns a command as a user would type it.
+///
+/// A word of several lines is shortened.
 fn words(program: &str, arguments: &[OsString]) -> String {
     let quoted = |word: &str| {
         let plain = |letter: char| letter.is_alphanumeric() || "-_=./:,+@%${}".contains(letter);

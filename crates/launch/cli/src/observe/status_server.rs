@@ -5,7 +5,7 @@
 //! | `GET /` | 200 while the agent's own threads make progress, or 503; a line for each thread |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
-//! | `GET /` from a browser, `/events`, `/stacks`, `/output` | views of the job: see `views/routes` |
+//! | `GET /` from a browser, `/events`, `/stacks`, `/output` | the views: see `views/routes` |
 //! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, through its socket |
 //!
 //! `rdzv store` serves the same pages, without the worker group, the views and the workers.

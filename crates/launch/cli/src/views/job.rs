@@ -30,7 +30,7 @@ pub(crate) struct Message {
     /// Change of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) change: Option<Value>,
-    /// `true` if the agent is silent, `false` if it is not; `None` if unchanged.
+    /// `true` if the agent is silent; `None` if that has not changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) is_silent: Option<bool>,
     /// `true` if the agent is no longer a part of the job.
