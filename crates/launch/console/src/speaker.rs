@@ -10,7 +10,7 @@ pub enum ShownPart {
     Full,
     /// The first failure in one sentence.
     Sentence,
-    /// Nothing, because the message is printed elsewhere or already.
+    /// Nothing: another node prints the message, or this node has printed it.
     Nothing,
 }
 

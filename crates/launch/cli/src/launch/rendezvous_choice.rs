@@ -157,7 +157,7 @@ pub(super) struct RendezvousReasons {
     pub(super) endpoint: &'static str,
     /// Reason for a run id that the user did not specify.
     pub(super) run_id: &'static str,
-    /// Reason for the agent's number of restarts, if the flag is not used.
+    /// Reason for the number of agent restarts, if it is not the flag's.
     pub(super) agent_restarts: &'static str,
 }
 
