@@ -400,8 +400,8 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
 
 #[test]
 fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
-    // The store is restartable, or not, or the first agent hosts it, whose place as the coordinator
-    // another node takes.
+    // The store is restartable or not, or the first agent hosts it and another node takes over from
+    // that agent.
     for site in [store(), store_with(&["--restarts", "0"]), first_agent()] {
         let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
         let flags = ["--nnodes=2", "--max-restarts=1", "--events-file=events"];
