@@ -62,7 +62,7 @@ pub(crate) struct Called {
     pub(crate) local_rank_argument: bool,
     /// `true` for `rdzv run`.
     ///
-    /// It refuses unknown `--rdzv-conf` options and signals. The other launchers only warn.
+    /// `rdzv run` refuses unknown `--rdzv-conf` options and signals. The other launchers only warn.
     pub(crate) is_strict: bool,
 }
 

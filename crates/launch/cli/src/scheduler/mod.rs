@@ -412,12 +412,12 @@ impl Step {
         Ok(scheduled)
     }
 
-    /// Returns the nodes that can host the coordinator.
+    /// Returns the nodes that are endpoints of the coordinator.
     ///
-    /// With spare nodes and at least three nodes, three can host it, so the job continues after the
-    /// loss of the first node. A group of voters waits at its start until all voters run. A node
-    /// whose check fails never runs, so with `--node-check` only the first node can host it. The
-    /// option `voters` overrides these numbers.
+    /// With spare nodes and at least three nodes, there are three endpoints, so the job continues
+    /// after the loss of the first node. A group of listed voters waits at its start until all of
+    /// them run. A node whose check fails never runs, so with `--node-check` only the first node is
+    /// an endpoint. The option `voters` overrides these numbers.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
         let asked = given("rdzv_conf").and_then(|options| {
             let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));

@@ -160,9 +160,9 @@ impl View {
     }
 }
 
-/// Minimum time by which the output of a worker that is behind is older.
+/// Minimum lag of the output of a worker that is behind.
 ///
-/// The time counts from the latest output of any worker. Reports may be a second old.
+/// The lag counts from the latest output of any worker. Reports may be a second old.
 const BEHIND_SECONDS: u64 = 5;
 
 /// Latest step and latest output of any worker.
