@@ -15,7 +15,7 @@ pub(crate) fn int(text: &str) -> Result<i64, String> {
     parse_int(text).ok_or_else(|| format!("invalid int value: '{text}'"))
 }
 
-/// Parses an integer that is not an option's value.
+/// Parses an integer that `torchrun` converts outside its parser.
 ///
 /// The error is the exception that Python raises.
 pub(crate) fn int_or_raise(text: &str) -> Result<i64, Raised> {

@@ -25,7 +25,7 @@ use rustix::termios::tcgetwinsize;
 
 use crate::exit::Exit;
 
-/// Maximum number of queued bytes. Further lines are lost, and counted.
+/// Number of queued bytes above which further lines are lost, and counted.
 const MOST_WAITING: usize = 4 << 20;
 
 /// Name of this node, if its lines contain the name.

@@ -1,4 +1,4 @@
-//! Credentials of the job: token, certificates, and clients without any.
+//! Credentials of the job, and the admission of clients without any.
 //!
 //! The token is in a file. A token in a variable would be visible in `/proc/PID/environ` of every
 //! process of the launch. So [`hide_variable`] writes it to a private file, unless another variable
@@ -137,7 +137,7 @@ impl TrustArgs {
                 "deny" => TorchClients::Deny,
                 "job" => TorchClients::Job,
                 "any" => TorchClients::Any,
-                // A value from the environment has not been checked before.
+                // The parser refuses other values, of the flag and of its variable.
                 other => {
                     let problem = format!("'{other}' is not one of deny, job and any");
                     return Err(Refusal::argument("--torch-clients", &problem));
@@ -289,7 +289,7 @@ mod tests {
         write_private(&token, generate().as_bytes()).unwrap();
         let arguments = TrustArgs {
             token_file: Some(token),
-            // The parser refuses this value, but a variable can set it.
+            // On a command line, the parser refuses this value.
             torch_clients: Some("denny".to_owned()),
             ..TrustArgs::default()
         };

@@ -255,7 +255,7 @@ fn a_server_is_no_store() {
 
 /// Script of a worker that writes only to its files.
 ///
-/// Therefore the console contains only lines of rdzv.
+/// The console then contains only lines of rdzv.
 const WORKER: &str = r#"
 printf '%s' "$CONTENT" > "$TORCHELASTIC_ERROR_FILE"
 printf 'last \033[2J\302\2331m\342\200\256line\n' >&2

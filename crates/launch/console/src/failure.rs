@@ -117,7 +117,7 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 }
 
 /// Returns the report of a run that failed because of an agent error.
-/// The report consists of the text and, if the text has no advice, general advice.
+/// The report consists of the text and, if the text has no advice, general advice, if there is any.
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
     // Python puts a number in front: `[Errno 98] Address already in use`.
     let text_alone = traceback::without_mark(text, "[Errno ", "] ");

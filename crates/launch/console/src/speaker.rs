@@ -1,7 +1,7 @@
 //! The choice of the node that prints the end of a job.
 //!
 //! All nodes may print to the same output, so one of them prints everything. Nodes with another
-//! error print that error too.
+//! error print that error too. Other nodes print one sentence or nothing.
 
 /// The part of the final message that one node prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum ShownPart {
     Full,
     /// The first failure in one sentence.
     Sentence,
-    /// Nothing, because another node prints the message.
+    /// Nothing: another node prints the message, or this node has printed it.
     Nothing,
 }
 

@@ -17,7 +17,7 @@ const INTERRUPT: i32 = 2;
 /// Number of SIGKILL.
 const KILL: i32 = 9;
 
-/// A request to end the run. The agent has notified the workers.
+/// A request to end the run.
 #[derive(Debug, Clone, Copy)]
 pub struct Stop<'a> {
     /// Signal that the launcher received.

@@ -8,10 +8,10 @@
 //!   of a `torchrun` option ambiguous.
 //! * `-`, a negative number and an unknown option with a space are values. Any other argument with
 //!   a leading dash is an option.
-//! * The first argument that is not an option is the script. All arguments after it belong to the
-//!   script.
-//! * A `--` before the script, or directly after it, is dropped. Every other `--` is an argument of
-//!   the script.
+//! * The first argument that is neither an option nor the value of one is the script. All arguments
+//!   after it belong to the script.
+//! * The first `--` is dropped if it is before the script or directly after it. Every other `--` is
+//!   an argument of the script.
 //! * Environment variables (`PET_*`) set defaults. A switch is a number there: 0 or 1.
 //!
 //! [`normalise`] rewrites such a line for clap: full names, values attached with `=`, and a `--`

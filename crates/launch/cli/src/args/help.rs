@@ -109,7 +109,7 @@ Examples:
   rdzv run --nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint head:29400 train.py
   rdzv run --nproc-per-node gpu --max-restarts 3 --hang-timeout 600 -m my.train";
 
-/// Returns the command with all flags in groups.
+/// Returns the command with its flags in groups.
 pub(crate) fn grouped(command: Command) -> Command {
     let heading = |option: Arg| {
         let id = option.get_id().as_str();

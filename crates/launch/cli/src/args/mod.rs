@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `program` | the choice of the command by the program's name and first word |
+//! | `program` | the choice of the command by the program's name or first argument |
 //! | `contradictions` | flags that are given twice, or contradict a variable |
 //! | `conventions` | rules of `torchrun`'s parser that clap does not have |
 //! | `help` | the flags of `rdzv run` in groups, and as JSON |

@@ -1,4 +1,4 @@
-//! Choice of the command: by the name of the program, or by its first word.
+//! Choice of the command: by the name of the program, or by its first argument.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn is_torchrun(called: &OsStr) -> bool {
     Path::new(called).file_name() == Some(OsStr::new("torchrun"))
 }
 
-/// Returns the directory of the link through which the program was started.
+/// Returns the directory of the link `torchrun`, if it started the program.
 pub(crate) fn link_directory(called: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if !is_torchrun(called) {
         return None;

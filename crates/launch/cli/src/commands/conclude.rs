@@ -54,7 +54,7 @@ pub(super) struct Ended {
     /// `true` if the run received one of them, or a notice of preemption.
     pub(super) signalled: bool,
     pub(super) outcome: Outcome,
-    /// Flags and variables that are set.
+    /// Settings that are already set, which advice must not name.
     pub(super) active: Vec<String>,
     /// Interpreter of the workers, and its origin.
     pub(super) interpreter: Option<(String, String)>,
@@ -296,7 +296,7 @@ fn say_the_end(ended: &Ended, report: &Report) {
 /// Shortest run that has a sentence about its goodput, in seconds.
 const LONG: f64 = 10.0;
 
-/// `true` if the workers of a long run have not run without a break.
+/// `true` if a long run restarted, stalled, was suspended or repeated steps.
 fn was_interrupted(report: &NodeReport) -> bool {
     let lost = [
         TimeClass::Stalled,

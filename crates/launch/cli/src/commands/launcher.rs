@@ -1,9 +1,9 @@
 //! `rdzv run`, `torchrun` and `rdzv launch-compat`.
 //!
-//! A launch has three processes besides the workers. The user starts the keeper, which starts the
-//! guard. The guard starts the agent, may restart a killed agent, and kills the remaining processes
-//! at the end. The keeper reports an agent that was killed and not restarted. The agent does
-//! everything else. See `rdzv_agent`.
+//! Three processes supervise a launch. The user starts the keeper, which starts the guard. The
+//! guard starts the agent, may restart a killed agent, and kills the remaining processes at the
+//! end. The keeper reports an agent that was killed and not restarted. The agent runs the launch.
+//! See `rdzv_agent`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;

@@ -16,8 +16,8 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Removes a killed agent from the rendezvous.
 ///
-/// Otherwise the other nodes would wait for its heartbeats. Only a store that does not run the
-/// rendezvous itself needs this.
+/// Otherwise the other nodes would wait for its heartbeats. Only a file, or a store that does not
+/// run the rendezvous itself, needs this.
 pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32) {
     let called = Called {
         beside: None,

@@ -5,7 +5,7 @@
 //! | `launcher` | `rdzv run`, `torchrun`, `rdzv launch-compat`: the keeper and the agent |
 //! | `conclude` | the end of a launch: report, verdict, exit code |
 //! | `lost_agent` | the end of a launch whose agent was killed, for the other nodes |
-//! | `subcommands` | the flags of all other commands, `rdzv env`; [`crate::demo`] is `rdzv demo` |
+//! | `subcommands` | the table of all commands, and `rdzv env` |
 //! | `store_command` | `rdzv store` |
 //! | `verdict` | `rdzv verdict` |
 //! | `check` | `rdzv check` |

@@ -133,7 +133,7 @@ const LINGER: Duration = Duration::from_millis(200);
 /// The same time for a voter, which first hands over to another voter.
 const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// Seconds that agents wait for a killed store.
+/// Default of `--coordinator-timeout`, in seconds.
 const AWAITED: u64 = 60;
 
 #[derive(Debug, thiserror::Error)]

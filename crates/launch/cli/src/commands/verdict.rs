@@ -142,7 +142,7 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
         );
         return Ok((text, report.exit_code.max(1)));
     }
-    // A preempted node knows nothing about other nodes, so reports of those come first.
+    // A preempted node knows nothing about other nodes, so the other nodes' reports come first.
     let is_preempted = |report: &&Report| report.outcome == "preempted";
     let other = reports.iter().find(|report| !is_preempted(report));
     let Some(report) = other.or(reports.first()) else {

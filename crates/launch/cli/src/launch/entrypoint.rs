@@ -60,9 +60,9 @@ pub(crate) struct Called {
     pub(crate) own: Option<PathBuf>,
     /// `true` if scripts get `--local-rank=N`, as from the older launcher.
     pub(crate) local_rank_argument: bool,
-    /// `true` to refuse unknown `--rdzv-conf` options and signals (`rdzv run`).
+    /// `true` for `rdzv run`.
     ///
-    /// `torchrun` only warns about them.
+    /// `rdzv run` refuses unknown `--rdzv-conf` options and signals. The other launchers only warn.
     pub(crate) is_strict: bool,
 }
 
@@ -123,7 +123,8 @@ impl CommandArgs {
     /// Returns the identity of the workers' program.
     ///
     /// Agents without a common run id compare their identities to find out if they belong to one
-    /// job. The identity of a script is its text, because its path may differ between nodes.
+    /// job. The identity of a script is the first mebibyte of its text, because its path may differ
+    /// between nodes.
     pub(super) fn program(
         &self,
         training_script: &[OsString],
@@ -166,7 +167,7 @@ pub(super) fn preload(
     Ok(modules)
 }
 
-/// `true` if a text is a name with dots, as after `import`.
+/// `true` if a text is a module name as after `import`, with or without dots.
 fn is_module(text: &str) -> bool {
     text.split('.').all(|word| {
         let mut letters = word.chars();
@@ -202,9 +203,9 @@ fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Ra
     })
 }
 
-/// Adds the interpreter or program to an explanation.
+/// Adds the section about the command to an explanation.
 ///
-/// Returns the origin of the mode.
+/// The section begins with the interpreter or the program. Returns the origin of the mode.
 pub(super) fn explain(
     draft: &mut Draft,
     entrypoint: &Entrypoint,

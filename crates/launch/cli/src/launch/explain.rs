@@ -10,7 +10,7 @@ use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
 use crate::{scheduler, trust};
 
-/// Explains a launch; `settings` are the flags of its line.
+/// Explains a launch; `settings` are all flags with their values.
 ///
 /// Fails if a worker's command or variables cannot be determined.
 pub(crate) fn explain(

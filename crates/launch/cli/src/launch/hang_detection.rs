@@ -129,7 +129,7 @@ fn watchdog(context: &Context<'_>) -> Option<PathBuf> {
     })
 }
 
-/// Finds the stack tool in `PATH`, or next to the workers' interpreter.
+/// Finds the stack tool in `PATH`, or next to the workers' program.
 fn stack_tool(entrypoint: &Entrypoint, context: &Context<'_>) -> Option<PathBuf> {
     let beside = Path::new(&entrypoint.program).parent();
     let beside = beside.filter(|directory| !directory.as_os_str().is_empty());

@@ -21,7 +21,7 @@
 //! | `node_check` | the command that has to succeed before this node joins |
 //! | `hang_detection` | workers that hang |
 //! | `observers` | events, status, health |
-//! | `results` | report file and exit code |
+//! | `results` | report file, exit code, commands that get the report |
 //! | `terminal_view` | the view on a terminal |
 //! | `resolve` | the whole plan, in the order of checks of `torchrun` |
 //! | `explain` | the whole explanation |

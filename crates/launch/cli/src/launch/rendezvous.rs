@@ -14,7 +14,7 @@ use super::rendezvous_choice::{
 use crate::exit::Refusal;
 use crate::trust::{NO_TOKEN, Trust};
 
-/// Resolves the rendezvous options, except for the secret of the job.
+/// Resolves the rendezvous options, except for those that [`admit`] adds.
 ///
 /// Also returns the run id, and the reasons for the choice.
 pub(super) fn resolve(
@@ -55,7 +55,7 @@ pub(super) fn resolve(
 
 /// Adds the secret of the job to the options.
 ///
-/// Also adds the voters that the environment names.
+/// Also adds the voters that the environment names, and the limits of the store.
 pub(super) fn admit(
     trust: Trust,
     choice: &RendezvousChoice<'_>,

@@ -158,7 +158,7 @@ pub(super) struct RendezvousReasons {
     pub(super) endpoint: &'static str,
     /// Reason for a run id that the user did not specify.
     pub(super) run_id: &'static str,
-    /// Reason for the agent's number of restarts, if the user did not specify it.
+    /// Reason for the number of agent restarts, if it is not the flag's.
     pub(super) agent_restarts: &'static str,
 }
 
@@ -172,7 +172,7 @@ pub(super) struct RendezvousChoice<'a> {
 
 impl RendezvousChoice<'_> {
     /// Refuses spare nodes without a dynamic rendezvous.
-    /// With `is_strict`, also refuses `--standalone` with several nodes.
+    /// With `is_strict`, also refuses `--standalone` if the job needs several nodes.
     ///
     /// Warns about flags whose effect with this backend may surprise the user.
     pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {
@@ -237,7 +237,7 @@ impl RendezvousChoice<'_> {
         let Some(known) = backends.options(backend) else {
             return Ok(());
         };
-        // LaunchConfig and Accelerate always set `timeout`; they start the launcher for a program.
+        // Programs that start the launcher, such as Accelerate, always set `timeout`.
         let is_typed = is_strict && context.environment.filled(env::RDZV_CALLER).is_none();
         if is_typed && self.arguments.rdzv_backend != "static" && settings.get("timeout").is_some()
         {
@@ -383,7 +383,7 @@ impl RendezvousChoice<'_> {
         self.alone() || self.arguments.rdzv_backend == "static"
     }
 
-    /// `true` if this node needs no other node.
+    /// `true` if no other node can join this node.
     ///
     /// The reason is `--standalone`, or that no flag names other nodes.
     fn alone(&self) -> bool {
@@ -394,7 +394,7 @@ impl RendezvousChoice<'_> {
                 && self.nodes.most == 1)
     }
 
-    /// Returns the rendezvous of a node that needs no other node.
+    /// Returns the rendezvous of a node that no other node can join.
     fn local(
         &self,
         run_id: &str,
@@ -517,7 +517,7 @@ impl RendezvousChoice<'_> {
 
 /// Returns the endpoints in RDZV_CONTACT_POINTS.
 ///
-/// The ports of voters are unpredictable, so each endpoint needs a port.
+/// A voter may listen at any port, so each endpoint needs a port.
 pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let endpoints = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
@@ -587,7 +587,7 @@ fn random_port(host: &str) -> Raised {
     ))
 }
 
-/// `true` for a c10d endpoint that only this agent can use.
+/// `true` for a c10d endpoint that no other node can use.
 fn is_private(endpoint: &str) -> bool {
     endpoint.trim().is_empty()
         || Endpoint::parse(endpoint, C10D_PORT).is_ok_and(|endpoint| {

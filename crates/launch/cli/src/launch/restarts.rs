@@ -262,7 +262,7 @@ impl StopArgs {
         })
     }
 
-    /// Returns the shutdown timeout, which applies wherever workers are stopped.
+    /// Returns the shutdown timeout.
     ///
     /// `longest` limits only the default, not a value that the user sets.
     pub(super) fn shutdown_timeout(
@@ -298,7 +298,7 @@ impl StopArgs {
     }
 }
 
-/// Refuses an interval that torchrun refuses; rdzv itself does not poll.
+/// Refuses an interval that `torchrun` refuses; rdzv does not use it.
 pub(super) fn check_monitor_interval(interval: f64) -> Result<(), Raised> {
     if interval > 0.0 {
         return Ok(());

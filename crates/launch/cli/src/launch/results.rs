@@ -1,4 +1,4 @@
-//! The results of a run: the report file, and the exit code.
+//! The results of a run: the report file, the exit code, and commands.
 
 use std::ffi::OsString;
 use std::fs;

@@ -46,7 +46,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// `true` if the job needs all of `there` available nodes.
+    /// `true` if the job can use all of `there` available nodes.
     pub(super) fn are_all_needed_of(&self, there: usize) -> bool {
         usize::try_from(self.most).is_ok_and(|most| most >= there)
     }
@@ -100,7 +100,9 @@ impl CountArgs {
         })
     }
 
-    /// Resolves `--nproc-per-node`, and limits the threads of several workers.
+    /// Resolves `--nproc-per-node`.
+    ///
+    /// Several workers get `OMP_NUM_THREADS=1` by default.
     pub(super) fn workers(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         let count = self.count(context)?;
         count.limit_threads(context);
@@ -109,8 +111,8 @@ impl CountArgs {
 
     /// Returns the number of workers; `cpu` applies the limit of the control group.
     ///
-    /// `torchrun` ignores this limit on processor time. In a container that may use two processors
-    /// of a large machine, it starts a worker for each processor of the machine.
+    /// `torchrun` ignores this limit on processor time. In a container that may use the time of two
+    /// processors, it starts a worker for each processor in the mask.
     fn count(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         if let Some(workers) = parse_int(&self.nproc_per_node) {
             let reason = String::new();
@@ -167,7 +169,7 @@ impl CountArgs {
     }
 }
 
-/// Returns the number of processors that the affinity mask and cpu.max allow.
+/// Returns the number of processors that the mask and the control group allow.
 fn processors(context: &mut Context<'_>) -> WorkerCount {
     let mask = context.machine.affinity();
     let all = u32::try_from(mask.len()).unwrap_or(u32::MAX);

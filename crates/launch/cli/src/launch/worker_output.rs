@@ -125,7 +125,7 @@ impl OutputArgs {
         })
     }
 
-    /// Returns the absolute path of the log directory.
+    /// Returns the location of the log files; a directory is an absolute path.
     ///
     /// Workers may change their directory before they write an error file.
     fn base(&self, context: &Context<'_>) -> Result<LogBase, Raised> {

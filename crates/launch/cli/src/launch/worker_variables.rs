@@ -13,7 +13,7 @@ use super::resolve::Launch;
 use crate::exit::{Raised, Refusal};
 use crate::explanation::{Draft, Provenance};
 
-/// Variables whose values depend on the round.
+/// Variables whose values are known only after the rendezvous.
 const OF_ROUND: [&str; 6] = [
     env::RANK,
     env::WORLD_SIZE,
@@ -176,7 +176,9 @@ fn grouped(
     workers.iter().map(who).zip(values).collect()
 }
 
-/// Returns a command in the form in which a user would type it.
+/// Returns a command as a user would type it.
+///
+/// A word of several lines is shortened.
 fn words(program: &str, arguments: &[OsString]) -> String {
     let quoted = |word: &str| {
         let plain = |letter: char| letter.is_alphanumeric() || "-_=./:,+@%${}".contains(letter);

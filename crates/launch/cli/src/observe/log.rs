@@ -53,9 +53,9 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
 
 /// Sends log lines of this level and above to stderr.
 ///
-/// The program calls this function once. In rdzv's style, warnings and errors are sentences.
-/// Messages with torchelastic's texts are left out, because rdzv's own events report the same. At
-/// INFO and DEBUG, and in torchrun's style, all lines have the form with time and location.
+/// Only the first call in a process has an effect. In rdzv's style, warnings and errors are
+/// sentences, without messages in torchelastic's texts, because rdzv's own events report the same.
+/// At INFO and DEBUG, and in torchrun's style, all lines have the form with time and location.
 pub(crate) fn install(level: LevelFilter, face: Face) {
     if face == Face::Rdzv && level <= LevelFilter::WARN {
         // Reminders update the status row, so they are needed even if they are not printed.

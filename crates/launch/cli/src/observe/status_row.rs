@@ -31,7 +31,7 @@ static VIEW: OnceLock<LiveView> = OnceLock::new();
 
 /// Shows a reminder of a wait in the status row; `left` is the remaining time.
 ///
-/// Returns `false` if there is no status row or no room in it. The caller then prints a line.
+/// Returns `false` if there is no status row or no room in it.
 pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
     let Some(view) = VIEW.get() else {
         return false;

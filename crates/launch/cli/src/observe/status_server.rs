@@ -5,14 +5,15 @@
 //! | `GET /` | 200 while the agent's own threads make progress, or 503; a line for each thread |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
-//! | `GET /` from a browser, `/events`, `/stacks`, `/output` | views of the job: see `views/server` |
+//! | `GET /` from a browser, `/events`, `/stacks`, `/output` | the views: see `views/routes` |
 //! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, through its socket |
 //!
 //! `rdzv store` serves the same pages, without the worker group, the views and the workers.
 //!
-//! The health port serves only `/`, without authentication. If the job has a token, all other pages
-//! require the bearer token from peers that do not use loopback. `rdzv token --bearer FILE` prints
-//! it. The Unix socket serves the same pages except `/`, only to this user and root.
+//! Health needs no authentication, and the health port serves nothing else. If the job has a
+//! token, everything else requires the bearer token from peers that do not use loopback. `rdzv
+//! token --bearer FILE` prints it. The Unix socket serves the same pages except `/`, only to this
+//! user and root.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -188,7 +189,7 @@ fn routes(sources: Arc<Sources>, health_only: bool) -> Router {
         .with_state(sources)
 }
 
-/// Returns the pages that need the token, except over loopback.
+/// Returns the pages that need the token over TCP, except on loopback.
 fn pages(sources: &Sources) -> Router<Arc<Sources>> {
     let pages = Router::new()
         .route("/metrics", get(metrics))

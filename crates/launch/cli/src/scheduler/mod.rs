@@ -107,9 +107,9 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
 ///
 /// # Errors
 ///
-/// Fails for a step with several tasks on a node, for values that Slurm does not write, for too
-/// many spare nodes, and for `slurm` outside a step. If flags configure the rendezvous, `auto` only
-/// warns about a step that cannot be read.
+/// Fails for a step with several tasks on a node, for values that are missing or not from Slurm,
+/// for too many spare nodes, and for `slurm` outside a step. If flags configure the rendezvous,
+/// `auto` only warns about a step that cannot be read.
 pub(crate) fn scheduled(
     scheduler: &str,
     environment: &BTreeMap<OsString, OsString>,
@@ -270,7 +270,7 @@ struct Step {
 impl Step {
     /// Reads the step from the variables; `None` outside a step.
     fn of(variables: &Variables<'_>) -> Result<Option<Self>, Refusal> {
-        // In a batch script and in an interactive step, the value is a word.
+        // In a batch script and in an interactive step, the value is a word, or is not set.
         let step = variables.text("SLURM_STEP_ID");
         let step = step.and_then(|step| step.parse::<u64>().ok());
         let (Some(step), Some(task)) = (step, variables.number("SLURM_PROCID")?) else {
@@ -412,12 +412,12 @@ impl Step {
         Ok(scheduled)
     }
 
-    /// Returns the nodes that can host the coordinator.
+    /// Returns the nodes that are endpoints of the coordinator.
     ///
-    /// With spare nodes and at least three nodes, three can host it, so the job continues after the
-    /// loss of the first node. A group of voters waits at its start until all voters run. A node
-    /// whose check fails never runs, so with `--node-check` there is only one voter, unless
-    /// `voters` requests more.
+    /// With spare nodes and at least three nodes, there are three endpoints, so the job continues
+    /// after the loss of the first node. A group of listed voters waits at its start until all of
+    /// them run. A node whose check fails never runs, so with `--node-check` only the first node is
+    /// an endpoint. The option `voters` overrides these numbers.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
         let asked = given("rdzv_conf").and_then(|options| {
             let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));

@@ -54,10 +54,10 @@ pub(crate) enum Target {
 /// Error about a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ViewError {
-    /// The selection of the job is impossible.
+    /// The command line names no usable job, file or terminal (exit code 2).
     #[error("{0}")]
     Selection(String),
-    /// The agent does not answer as expected.
+    /// The agent does not answer as expected, or the answer cannot be shown.
     #[error("{0}")]
     Answer(String),
     /// The agent cannot be reached, or stops answering.

@@ -160,9 +160,9 @@ impl View {
     }
 }
 
-/// Minimum age of the output of a worker that is behind.
+/// Minimum lag of the output of a worker that is behind.
 ///
-/// Reports may be a second old.
+/// The lag counts from the latest output of any worker. Reports may be a second old.
 const BEHIND_SECONDS: u64 = 5;
 
 /// Latest step and latest output of any worker.
@@ -177,7 +177,7 @@ fn latest(job: &Job) -> Latest {
 
 /// Returns the number of steps that a running worker is behind the others.
 ///
-/// `None` for one step, which may be a matter of time.
+/// `None` for one step, or if the worker's output is recent: this may be a matter of time.
 fn behind(worker: &WorkerStatus, latest: Latest) -> Option<u64> {
     let (step, output) = latest?;
     let behind = step.checked_sub(worker.step?)?;

@@ -30,7 +30,7 @@ pub(crate) struct Message {
     /// Change of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) change: Option<Value>,
-    /// `true` if the agent sends nothing any more.
+    /// `true` if the agent is silent; `None` if that has not changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) is_silent: Option<bool>,
     /// `true` if the agent is no longer a part of the job.
@@ -64,7 +64,7 @@ pub(crate) struct Question {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Output {
-    /// Position from which on lines are requested; `None` for the last lines.
+    /// Position of the first requested line; `None` for the last lines.
     pub(crate) from: Option<u64>,
     /// Process that wrote the lines before the position.
     pub(crate) pid: u32,
@@ -92,7 +92,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> 
     serde_json::from_value(value)
 }
 
-/// Escapes all texts of a value; output keeps its line breaks.
+/// Escapes all texts of a value; line breaks stay.
 fn escape_all(value: &mut Value) {
     match value {
         Value::String(text) if text.contains('\n') => *text = escape_lines(text),
@@ -223,7 +223,7 @@ impl Job {
         true
     }
 
-    /// Returns the messages from which another model becomes equal to this one.
+    /// Returns the messages that make an empty model equal to this one.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Message> {
         self.agents.iter().map(|(name, agent)| Message {
             from: name.clone(),

@@ -12,7 +12,7 @@
 //! | `server`, `routes` | the agent's side: the job as this agent knows it, and its answers |
 //! | `socket` | the Unix sockets of this user's agents |
 //! | `client` | requests to an agent; the choice of the job |
-//! | `ps`, `stacks`, `logs` | the commands that print and end |
+//! | `ps`, `stacks`, `logs` | the commands that print text |
 //! | `top`, `frame` | `rdzv top`: its terminal, and the drawing of a frame |
 //! | `web` | the page, and `rdzv top --web` |
 //! | `timeline`, `perfetto` | `rdzv timeline` |

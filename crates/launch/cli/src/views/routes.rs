@@ -5,7 +5,7 @@
 //! | `GET /events` | the messages of the job, as server-sent events |
 //! | `GET /stacks?rank=N` | stacks of all ranks of the job, or of one |
 //! | `GET /output?rank=N&from=N&lines=N&stderr=1` | lines that a rank wrote to its file |
-//! | the same with `wait=1` | the same, but waits for a line |
+//! | the same with `wait=1` | the same, but waits up to 4 s for a line |
 //! | the same with `pid=N` | the same, but from the start if the rank runs in another process now |
 
 use axum::Router;

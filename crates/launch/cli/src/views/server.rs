@@ -257,11 +257,11 @@ struct Known {
     heard: BTreeMap<String, Instant>,
     /// Agents whose last message did not fit their last report.
     missing: BTreeSet<String>,
-    /// Receiver of the end of all viewers, once the run is over.
+    /// Channel that reports the last message to [`JobServer::finish`].
     over: Option<std::sync::mpsc::SyncSender<()>>,
     /// Number of questions of other agents that this agent is answering.
     answering: usize,
-    /// Questions without all answers.
+    /// Questions that still wait for answers.
     questions: BTreeMap<u64, mpsc::UnboundedSender<(String, Answer)>>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn page(ended: Option<&Job>) -> String {
     let replay = ended.map_or_else(String::new, |job| {
         let messages: Vec<_> = job.messages().collect();
         let json = serde_json::to_string(&messages).unwrap_or_default();
-        // The end of a script element is not part of any text.
+        // No text may contain the end of the script element.
         json.replace('<', "\\u003c")
     });
     // The texts of workers come last, so nothing in them is replaced.

@@ -2,7 +2,7 @@
 
 /// One accident and its expected screen.
 pub(crate) struct Scene {
-    /// Name of the accident in the table.
+    /// Name of the accident: its heading in `docs/accidents.md`.
     pub(crate) name: &'static str,
     /// Flags of the launcher; `{port}` is a free port, `{taken}` is a port in use.
     pub(crate) flags: &'static [&'static str],

@@ -54,7 +54,7 @@ fn acts(rng: &mut Rng, generation: u32, world: u32, acts: &mut Vec<Act>) {
     let failing = [rng.u32(..world), rng.u32(..world)];
     for rank in 0..world {
         let (pause, end) = match kind {
-            // One worker fails while the others work, have finished or are stopped.
+            // One or two workers fail while the others work, have finished or are stopped.
             0..6 if rank == failing[0] || (kind < 2 && rank == failing[1]) => {
                 (rng.u32(..400), failure(rng))
             }

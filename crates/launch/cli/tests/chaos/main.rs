@@ -18,7 +18,7 @@
 //! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs 500 seeds. `CHAOS_SEED=N` runs one seed
 //! and prints everything about it. `CHAOS_FIRST=N` sets the first seed, and `CHAOS_PARALLEL=N` the
 //! number of parallel runs. The same seed always yields the same plan, but the kernel's timing
-//! differs. Therefore a rare failure may need several tries.
+//! differs, so a rare failure may need several tries.
 
 // This crate contains only tests, but the lint's exception applies only to `#[test]` functions.
 #![allow(clippy::unwrap_used)]

@@ -2,9 +2,9 @@
 //!
 //! A worker connects to a socket and continues after the observer's answer. Before the answer, the
 //! observer adds a descriptor of the worker to its epoll set. The ready list of epoll retains the
-//! order of the exits, even if the observer reads the list late. Therefore the order is exact, but
+//! order of the exits, even if the observer reads the list late. So the order is exact, but
 //! times may be late. The kernel identifies a process (credentials of the socket, marker in
-//! `/proc`), and the environment of the process contains its ranks.
+//! `/proc`), and the process sends its ranks.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write, pipe};

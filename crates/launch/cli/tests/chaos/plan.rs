@@ -17,11 +17,11 @@ pub(crate) struct Plan {
     /// Shutdown timeout in seconds.
     pub(crate) shutdown_timeout: u32,
     pub(crate) tee: bool,
-    /// `true` if the console is a pipe without a reader.
+    /// `true` if the console is a full pipe that no process reads.
     pub(crate) stalled_console: bool,
     pub(crate) acts: Vec<Act>,
     pub(crate) faults: Vec<Fault>,
-    /// Time from the start until everything that still runs receives SIGTERM.
+    /// Time from the start until each running launcher receives SIGTERM.
     pub(crate) end: Duration,
 }
 
@@ -103,6 +103,8 @@ pub(crate) struct Fault {
 pub(crate) enum After {
     Launch,
     /// The start of the last worker of the first generation.
+    ///
+    /// If a worker does not start, 1.5 s after the launch.
     AllBegan,
 }
 

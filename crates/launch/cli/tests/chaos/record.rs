@@ -29,7 +29,7 @@ pub(crate) struct Record {
 pub(crate) struct Fired {
     pub(crate) at: Instant,
     pub(crate) what: What,
-    /// Process that was hit, and the signal.
+    /// Process that was hit, and the signal; `None` for a node or its link.
     pub(crate) pid: Option<(i32, Signal)>,
 }
 

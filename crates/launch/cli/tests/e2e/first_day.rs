@@ -6,7 +6,7 @@ use rdzv_testing::Words;
 
 use crate::harness::{Ended, Job, free_port, rdzv, run_shell, shell, torchrun};
 
-/// Worker that prints its ranks, the address of its store and its arguments.
+/// Worker that prints rank, world size, address of its store and arguments.
 const SHOW: [&str; 5] = [
     "--no-python",
     "sh",

@@ -14,7 +14,7 @@ use crate::harness::{Running, ends_within, kill, run_shell};
 /// Script of a worker and its child, which exit after a write to the pipe `go`.
 const WAITS: &str = "echo pid $$$$; (echo up; read go < go; echo went) & wait";
 
-/// Script of a worker that prints when it receives SIGTERM.
+/// Script of a worker that runs until a signal; a test adds a trap for SIGTERM.
 const NAMES_SIGTERM: &str = "echo pid $$$$; echo up; while :; do sleep 1000 & wait $!; done";
 
 /// Starts a run of one worker, and returns the worker's process id too.

@@ -6,8 +6,8 @@ use crate::harness::{Ended, Job, free_port, shell};
 
 /// Script that runs a copy of a command for each node, as `srun` does.
 ///
-/// Each copy receives its index, and the script exits with the worst exit code. With `-w`, the
-/// script runs only one copy.
+/// Each copy receives its index. The script exits with the exit code of the last copy that failed.
+/// With `-w`, the script runs only one copy.
 const SRUN: &str = r#"
 case $1 in -w) shift 2; exec "$@";; esac
 node=0

@@ -6,7 +6,7 @@ use crate::job::{has, run_shell};
 
 /// Script that writes a bar to stderr, as tqdm does.
 ///
-/// After half of the bar, the script waits for a line in `fifo⟨rank⟩`.
+/// After 10 %, the script waits for a line in `fifo⟨rank⟩`.
 const BAR: &str = r#"
 mkfifo fifo$RANK
 step() { printf '\r%3d%%|bar of %s|' $1 $RANK >&2; }

@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 const LARGEST: usize = 64 << 10;
 
 /// The first line of a traceback.
-/// Nearly every line is searched for it, so the search is prepared once.
+/// The view searches nearly every line for it, so the search is prepared once.
 static FIRST_LINE: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new("Traceback (most recent call last):"));
 

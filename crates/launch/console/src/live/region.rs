@@ -39,7 +39,7 @@ impl Region {
     }
 
     /// Returns the bytes that write lines above these rows.
-    /// The lines have their ends; the rows replace the previous rows.
+    /// The lines include their line ends; the rows replace the previous rows.
     pub fn draw(&mut self, lines: &[u8], rows: Vec<String>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(lines.len() + 256);
         bytes.extend_from_slice(BEGIN_UPDATE);
@@ -97,7 +97,7 @@ impl Region {
             0 => 1,
             width => length.div_ceil(width).max(1),
         };
-        // The cursor is at the beginning of the last row, which may be part of a wrapped one.
+        // The cursor is at the beginning of the last row. The rows above it may be wrapped.
         let above: usize = match self.lengths.split_last() {
             Some((_, above)) => above.iter().map(wrapped).sum(),
             None => 0,

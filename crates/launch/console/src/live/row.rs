@@ -6,7 +6,7 @@ use anstyle::{Effects, Style};
 use unicode_width::UnicodeWidthChar;
 
 /// A character in its column, with the characters joined to it.
-/// Such characters are accents and variation selectors.
+/// Joined characters are accents and variation selectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cell {
     /// NUL in the second half of a wide character.

@@ -52,7 +52,7 @@ pub(super) fn alone(facts: &Facts, least_free: u64) -> Vec<Finding> {
     texts.into_iter().map(finding).collect()
 }
 
-/// Returns the problems that show only in the comparison of nodes.
+/// Returns the problems that matter only if there are several nodes.
 ///
 /// `seen` contains the observations by node name. A node that became silent is missing.
 pub(super) fn together(all: &[Facts], seen: &BTreeMap<String, Seen>) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! Tests of killed agents that their keepers restart.
+//! Tests of killed agents that their guards restart.
 
 use std::time::{Duration, Instant};
 
@@ -136,8 +136,7 @@ fn without_restarts_and_with_one_voter_a_host_whose_agent_is_killed_ends_the_job
     let before = Instant::now();
     kill(host.agent_pid(), Signal::KILL);
     host.wait().expect(-9);
-    // The host of the rendezvous is lost. The other node waits for the host as long as at the
-    // start.
+    // The host of the rendezvous is lost, and will not restart. The other node waits 5 s for it.
     let said = format!("refused (os error 111) at the rdzv store at 127.0.0.1:{port} after 5.");
     expect_end_after_five_seconds(other, before, &said);
 }

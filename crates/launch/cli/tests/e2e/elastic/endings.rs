@@ -36,7 +36,7 @@ fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() 
     }
     let before = Instant::now();
     let ended = succeeds.wait().expect(0);
-    // The barrier alone would have waited for 300 s.
+    // The barrier alone would have waited without a limit.
     assert!(
         before.elapsed() < Duration::from_secs(100),
         "{}",
@@ -400,8 +400,8 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
 
 #[test]
 fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
-    // With a restartable store and with another one, and if another node follows the host as the
-    // coordinator.
+    // The store is restartable or not, or the first agent hosts it and another node takes over from
+    // that agent.
     for site in [store(), store_with(&["--restarts", "0"]), first_agent()] {
         let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
         let flags = ["--nnodes=2", "--max-restarts=1", "--events-file=events"];

@@ -11,7 +11,7 @@ use crate::observe::ledger::seconds_of;
 /// Worker that logs the beginning of each step.
 ///
 /// It has a checkpoint every four steps. In each of its first three attempts, it kills the process
-/// with the id that the shell code in `KILLS` prints, if there is any: itself or its agent.
+/// whose id is the value of the shell variable in `KILLS`, if there is any: itself or its agent.
 const WORKER: &str = r#"
 i=0; [ -f checkpoint ] && i=$(cat checkpoint)
 echo "$(date +%s.%N) init" >> steps

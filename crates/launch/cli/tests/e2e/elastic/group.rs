@@ -291,7 +291,7 @@ fn await_answers(record: &Path) {
 
 /// Agents join, leave, close and succeed in many runs while voters die.
 ///
-/// The answers must be linearizable (INV-L1). The test stops no voter by a signal. An agent keeps
+/// The answers must be linearizable (INV-L1). The test sends SIGSTOP to no voter. An agent keeps
 /// its connection to a stopped voter, so the record does not show that the other voters may treat
 /// that agent as lost.
 #[test]

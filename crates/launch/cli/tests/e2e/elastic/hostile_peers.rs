@@ -53,9 +53,9 @@ impl Target {
         self.send(&[&preamble(), bytes].concat());
     }
 
-    /// Sends bytes as a client, and reads the answer.
+    /// Sends bytes as a client, and reads the first part of the answer.
     ///
-    /// Returns once the server has closed the connection, or is silent after an answer.
+    /// Also returns if the server closes the connection.
     fn ask(&mut self, bytes: &[u8]) {
         let mut stream = self.connect();
         let _it_may_be_refused = stream.write_all(&[&preamble(), bytes].concat());

@@ -132,7 +132,7 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     near.stdout.await_text("rank 0/1", 1);
     let missed = cut.elapsed();
     near.wait().expect(0);
-    // The time is two heartbeats of 1 s, and the rest of the previous one.
+    // The node is lost 5 s (five heartbeats of 1 s) after its last heartbeat.
     assert!(
         missed > Duration::from_millis(500) && missed < Duration::from_secs(20),
         "{missed:?}"

@@ -47,7 +47,7 @@ fn a_spare_node_gets_the_rank_of_a_killed_one_and_the_others_keep_theirs() {
             let is = printed(&node.stdout.so_far(), "rank");
             assert_eq!(is, format!("{rank}/4"), "round {round}");
         }
-        // The restarted node is the next spare node.
+        // A new node is the next spare node.
         spare = node(&point, &gate, &[]);
     }
     await_spare(&point);
@@ -62,7 +62,7 @@ fn ranks_are_sorted_if_one_node_asks_for_it() {
     let (point, gate) = (store(), Gate::new());
     let sorted = ["--rdzv-conf=rank_order=sorted"];
     let mut nodes = four_nodes(&point, &gate, &sorted);
-    // The other nodes would keep their ranks 1 to 3 if ranks were not sorted.
+    // If ranks were not sorted, the other nodes would keep their ranks 0 to 2.
     let spare = node(&point, &gate, &[]);
     await_spare(&point);
     let killed = nodes.remove(3);

@@ -464,7 +464,7 @@ fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
 
 /// Starts an agent at a silent endpoint, and terminates it after its line.
 ///
-/// The endpoint accepts connections but sends nothing. Returns the time until the line.
+/// The endpoint accepts connections but sends nothing. Returns the time until the agent's exit.
 fn terminated_at_a_silent_endpoint(backend: &str, line: &str) -> Duration {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = silent.local_addr().unwrap().to_string();
