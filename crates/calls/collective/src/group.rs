@@ -124,8 +124,9 @@ impl ProcessGroup {
     /// Returns a function that interrupts the current operation.
     ///
     /// All later operations fail with [`CollectiveError::Interrupted`] or
-    /// [`CollectiveError::Broken`], and the other ranks are notified. To interrupt the joining of a
-    /// group, use [`StoreConnection::breaker`](rdzv_store::StoreConnection::breaker).
+    /// [`CollectiveError::Broken`]. The other ranks are notified at the latest when the next
+    /// operation fails. To interrupt the joining of a group, use
+    /// [`StoreConnection::breaker`](rdzv_store::StoreConnection::breaker).
     ///
     /// ```
     /// use std::time::Duration;

@@ -10,8 +10,7 @@
 //!
 //! Each side owns one position. It keeps the true position in private memory and publishes a copy,
 //! so a peer that overwrites the copy does no harm. At every poll, each side compares the position
-//! of the other side with its own. The distance between the positions can never exceed the
-//! capacity.
+//! of the other side with its own. A distance above the capacity is an error.
 //!
 //! A producer that sleeps because the ring is full is woken when half of the ring is free, not for
 //! each byte.
