@@ -86,7 +86,7 @@ impl<D: CudaDriver> Cuda<D> {
     /// Returns memory of another library, for messages.
     ///
     /// `producer` is the stream whose work until now writes the content; `None` if the content is
-    /// complete. The owner is dropped when all messages with the memory have copied it.
+    /// complete. The owner is dropped after the last handle to the storage, and after all copies.
     ///
     /// # Errors
     ///
@@ -126,7 +126,8 @@ impl<D: CudaDriver> Cuda<D> {
     /// Imports another library's tensor on a CUDA device without a copy.
     ///
     /// `producer` is the stream that the other library has made wait for the content; `None` if the
-    /// content is complete. The other library gets the tensor back when all reads have ended.
+    /// content is complete. The other library gets the tensor back when the imported tensor is
+    /// dropped and all reads have ended.
     ///
     /// # Errors
     ///
