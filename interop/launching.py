@@ -103,7 +103,7 @@ class Running:
         )
 
     def finish(self, timeout: float = 240) -> Finished:
-        """Waits for the exit, and checks that no child process remains."""
+        """Waits for the exit, and checks that rdzv leaves no processes and no files behind."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
