@@ -1,4 +1,4 @@
-# First process of a node, in new namespaces. All processes of the node end with it.
+# First process of a machine, in new namespaces. All processes of the machine end with it.
 # node.sh NAME ADDRESS HOSTS FREEZER COMMAND...
 set -e
 name=$1 address=$2 hosts=$3 freezer=$4
@@ -6,12 +6,12 @@ shift 4
 mount --make-rprivate /
 mount -t proc proc /proc
 mount --bind "$hosts" /etc/hosts
-# The node sees only its own part of the freezer.
+# The machine sees only its own part of the freezer.
 test -z "$freezer" || mount --bind "$freezer" /sys/fs/cgroup/freezer
 hostname "$name"
 ip link set lo up
 echo made
-# A line arrives once the network interface `eth0` has been moved into this node.
+# A line arrives once this machine has the network interface `eth0`.
 read -r _
 ip address add "$address/24" dev eth0
 ip link set eth0 up
