@@ -90,7 +90,8 @@ impl<D: CudaDriver> Cuda<D> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the device, or the stream or its context, does not exist.
+    /// Returns an error if the device, or the stream or its context, does not exist, or if the
+    /// driver fails.
     pub fn import(
         &self,
         device: Device,
@@ -131,8 +132,8 @@ impl<D: CudaDriver> Cuda<D> {
     ///
     /// # Errors
     ///
-    /// Returns the error if the tensor is not on a CUDA device, cannot be described, or its context
-    /// no longer exists.
+    /// Returns an error if the tensor is not on a CUDA device or cannot be described, and the
+    /// errors of [`import`](Self::import).
     pub fn from_dlpack<M: ManagedTensorBase + 'static>(
         &self,
         foreign: Managed<M>,

@@ -148,7 +148,8 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
+    /// [`ShmError::System`] if the peer cannot be woken.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         self.rise();
         let before = self.written;
@@ -303,7 +304,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
+    /// [`ShmError::System`] if the peer cannot be woken.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.rise();
         let mut done = 0;
