@@ -41,7 +41,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns an environment with active Python and without launcher settings."""
+    """Returns an environment with this Python's programs and without launcher settings."""
     kept = {
         name: value
         for name, value in os.environ.items()
