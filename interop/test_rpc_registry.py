@@ -1,4 +1,4 @@
-"""Tests that PyTorch's RPC options have the rules and defaults that rdzv expects.
+"""Tests that PyTorch's RPC options have the rules and defaults of rdzv.
 
 `crates/calls/rpc-proto/tests/all/device_rules.rs` tests rdzv with the same table, and
 `crates/calls/rpc/src/options/tests.rs` with the same defaults. No test here needs an accelerator,
