@@ -1,7 +1,8 @@
 """Fixtures for tests of PyTorch against rdzv: store servers and time limits.
 
-`cargo xtask test` builds the programs, sets the variables with their paths, and runs the suite. No
-test is skipped: without PyTorch or without the programs, the run fails.
+`cargo xtask test` builds the programs, sets the variables with their paths, and runs the suite. It
+leaves out the tests of Slurm on a machine that cannot run Slurm. All other tests run: without
+PyTorch or without the programs, the run fails.
 """
 
 import faulthandler

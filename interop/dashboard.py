@@ -30,6 +30,6 @@ class Dashboard:
         return {name: len(values) for name, values in sorted(self.values.items())}
 
     def levels(self, name: str) -> list[int]:
-        """Returns the values of a gauge, without repetitions."""
+        """Returns the values of a gauge, without equal consecutive values."""
         values = self.values[name]
         return [value for value, last in zip(values, [None, *values]) if value != last]

@@ -1,4 +1,4 @@
-"""Job with several agents that join and leave, and with a known world size."""
+"""Job whose agents join and leave, and whose workers report the world size."""
 
 import os
 import select

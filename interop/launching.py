@@ -41,7 +41,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns an environment with active Python and without launcher settings."""
+    """Returns an environment with this Python's programs and without launcher settings."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -103,7 +103,7 @@ class Running:
         )
 
     def finish(self, timeout: float = 240) -> Finished:
-        """Waits for the exit, and checks that no child process remains."""
+        """Waits for the exit, and checks that rdzv leaves no processes and no files behind."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

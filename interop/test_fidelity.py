@@ -46,7 +46,7 @@ CLASSES = [
     rpc.WorkerInfo,
     torch.futures.Future,
 ]
-# Names of functions in programs, and helpers that create the methods of a reference in `rpc`.
+# Functions of programs, loggers, and helpers that create the methods of a reference in `rpc`.
 NOT_ITEMS = {"main", "method_factory", "new_method", "logger"}
 
 

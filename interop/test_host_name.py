@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1 localhost\n"
 
 
 def launched(folder, name: str, hosts: str, server: str) -> tuple[Finished, str]:
-    """Runs a failing worker on such a machine. Returns the host from the report."""
+    """Runs a failing worker on a host with this name. Returns the host from the report."""
     report = folder / "report.json"
     finished = finish(
         [

@@ -13,7 +13,7 @@ ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
 
 # URL, environment.
 CASES = [
-    # Only the scheme matters, and the rest of the URL is ignored.
+    # Only the scheme and the query matter.
     ("env://", ALONE),
     ("env:", ALONE),
     ("env:x", ALONE),
@@ -26,10 +26,10 @@ CASES = [
     ("env://", ALONE | {"MASTER_PORT": "-1"}),
     ("env://", ALONE | {"MASTER_PORT": "65536"}),
     ("env://?rank=x&world_size=y", ALONE),
-    # A single worker may use any port.
+    # A single worker may use port 0.
     ("tcp://127.0.0.1:0?rank=0&world_size=1", {}),
     ("TCP://127.0.0.1:0?rank=0&world_size=1", {}),
-    # Parameters with two values.
+    # Parameters with a second `=`.
     ("tcp://127.0.0.1:0?rank=0=7&world_size=1=2&other=b=c", {}),
     ("tcp:127.0.0.1:0?rank=0&world_size=1", {}),
     ("tcp://127.0.0.1?rank=x", {}),

@@ -1,7 +1,8 @@
-"""Tests that PyTorch's RPC backend registry matches the tables of rdzv.
+"""Tests that PyTorch's RPC options have the rules and defaults of rdzv.
 
-`crates/calls/rpc-proto/tests/all/device_rules.rs` and `crates/calls/rpc/src/options/tests.rs` test rdzv
-with the same tables. No test here needs an accelerator: the rules concern names of devices.
+`crates/calls/rpc-proto/tests/all/device_rules.rs` tests rdzv with the same table, and
+`crates/calls/rpc/src/options/tests.rs` with the same defaults. No test here needs an accelerator,
+because the rules concern names of devices.
 """
 
 import json

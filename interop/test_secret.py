@@ -1,4 +1,4 @@
-"""Tests that a job with a token accepts PyTorch's workers, but not its agents."""
+"""Tests of PyTorch's workers and agents in jobs with a token."""
 
 import shlex
 

@@ -38,7 +38,7 @@ def test_the_empty_key_is_a_key(client):
 def test_get_waits_for_another_client_to_set(server, client, pool):
     found = pool.submit(client.get, "late")
     other = connect(server)
-    # After an answer on the getter's connection, the server knows the getter.
+    # The result is the same whether `get` or `set` arrives first.
     other.set("late", "here")
     assert found.result(30) == b"here"
 

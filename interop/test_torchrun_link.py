@@ -1,7 +1,8 @@
 """Tests that workers of rdzv under the name `torchrun` see the same.
 
-Each scenario runs the same flags and script with the real launcher and with a link to rdzv. The tests
-compare the dumps of the workers. `plain` removes the allowed differences.
+Each scenario runs the same flags and script with the real launcher and with a link to rdzv. The
+tests compare the dumps of the workers. `plain` removes the parts that differ in each run, and
+`better` names the intended differences.
 """
 
 import json

@@ -361,7 +361,7 @@ class Job:
         (self.folder / "finish").touch()
 
     def launchers(self, node: str) -> list[int]:
-        """Returns the processes of `rdzv run` on a node, with the ids of this host."""
+        """Returns the processes of the launcher on a node, with the ids of this host."""
         space = os.readlink(f"/proc/{self.cluster.machines[node].first}/ns/pid")
         found = []
         for pid in launching.marked(self.mark):

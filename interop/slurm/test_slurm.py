@@ -1,7 +1,7 @@
 """Tests of `rdzv run` under real Slurm: rendezvous, signals, losses and ends.
 
-Each test is a separate job, and several jobs share the nodes. The tests run the commands of the
-documentation without changes.
+Each test has separate jobs, and several jobs share the nodes. The tests read commands of the
+documentation from its pages.
 """
 
 import re
@@ -91,7 +91,7 @@ def test_a_batch_script_a_shell_of_salloc_and_the_link_are_as_elsewhere(cluster)
     output = job.completed()
     assert f"one of the 2 nodes of Slurm job {job.id}: run it with srun" in output
     assert [line["world"] for line in job.said("start")] == [1]
-    # As with torchrun, each node is a separate world, so the two nodes need two ports.
+    # As with torchrun, each node is a separate world, with its own port.
     line = "srun sh -c 'torchrun --master-port $((29600 + SLURM_NODEID)) train.py'\n"
     job = batch(cluster, line, "-N2", env={"PATH": path_with_link(cluster)})
     said = job.await_said("start", 2)
@@ -365,7 +365,7 @@ def test_check_tells_what_is_wrong_with_the_nodes_of_a_step(cluster):
     assert lines[-1] == "4 of 4 nodes passed the check"
     assert [line.split(":")[0] for line in lines[:4]] == list(NODES)
     assert all("rdzv 0." in line and "PyTorch 2." in line for line in lines[:4]), lines
-    # One node has another Python, one has no space, and one does not join.
+    # One node has no Python, one has no space, and one does not join.
     line = """srun sh -c 'case $SLURMD_NODENAME in
         n2) export VIRTUAL_ENV= PATH=/nowhere:$LINKS;;
         n3) export TMPDIR=/proc;;

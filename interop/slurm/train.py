@@ -1,6 +1,8 @@
 """Worker without PyTorch that reports its node, counts steps, and saves.
 
-It saves on a signal, and ends when the test requests it. Each worker writes JSON objects, one per line, into a separate file."""
+It saves on a signal, and ends when the test requests it. Each worker writes JSON objects, one per
+line, into a separate file.
+"""
 
 import json
 import os

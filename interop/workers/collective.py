@@ -1,7 +1,7 @@
 """Joins a process group at the URL given and checks what it computes.
 
-It replaces `{MASTER_ADDR}` and other variables in the URL. Each rank writes its result to a file in the
-given folder, with the rank as the name.
+It replaces `{MASTER_ADDR}` and other variables in the URL. Each rank writes its result to the file
+`attempt N rank R` in the given folder.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Trains with DDP in a world of any size, until `finish` is opened.
+"""Trains with DDP in a world of any size, until the file `finished` exists.
 
-Unlike in `report_world.py`, all ranks are in collectives all the time, so the loss of one rank affects
-all of them.
+Unlike in `report_world.py`, all ranks are in collectives all the time, so the loss of one rank
+affects all of them.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""Joins a group in every attempt, in which rank 1 dies after a collective.
+"""Joins a group in which rank 1 dies after a collective, until the last attempt.
 
-In the last attempt, whose number is an argument, all ranks survive. Rank 0 records each attempt that
-reached this point.
+The number of the last attempt is an argument. Rank 0 records each attempt after the collective.
 """
 
 import os

@@ -1,8 +1,9 @@
 """Runs a command on a host with a given name, in new namespaces.
 
-It needs `unshare -rmnu`. Arguments: the name of the host, the text of its hosts file, the name server,
-and the command. The name server is `dns` (knows the host), `silent` (does not answer) or `none`. Prints
-the name of the host in Python, and then runs the command.
+It needs `unshare -rmnu`. Arguments: the name of the host, the text of its hosts file, the name
+server, and the command. The name server is `dns` (knows the host), `silent` (does not answer) or
+`none`. Prints the full name that Python finds for the host (an empty line with `silent`), and then
+runs the command.
 """
 
 import socket

@@ -1,6 +1,6 @@
 """Worker with a timer of PyTorch, which it releases in time or not.
 
-With `hangs-once` it hangs only in its first attempt, with `hangs` in every attempt.
+Rank 0 hangs only in the first attempt with `hangs-once`, and in every attempt with `hangs`.
 
     timed.py (releases | hangs | hangs-once)
 """

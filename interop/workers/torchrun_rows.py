@@ -1,7 +1,7 @@
 """Runs the real launcher many times, with only one import.
 
-Reads a JSON list of rows (`arguments`, `environment`) on stdin; runs each in a fork; prints a JSON
-list of `[exit code, stderr]`.
+Reads a JSON list of rows (`arguments`, `environment`) on stdin, and runs each row in a fork. Prints
+a JSON list of `[exit code, stderr]`.
 """
 
 import json

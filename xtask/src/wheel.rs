@@ -1,7 +1,7 @@
 //! `cargo xtask wheel`: builds the Python package, which contains the launcher.
 //!
-//! It calls the build backend of the package (`python/build/build_backend.py`), so that this wheel
-//! is the same as the wheel of `pip install .`.
+//! It calls the build backend of the package (`python/build/build_backend.py`), as `pip install .`
+//! does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -16,7 +16,7 @@
 //!   deleter is called, and a referenced tensor keeps its storage. Without bytes, the address is
 //!   never used.
 //! - M2: `start` is aligned for the elements, and `bytes` is a multiple of their size. Both are
-//!   checked here.
+//!   checked here, except the alignment of memory that is read only as bytes ([`TensorMemory`]).
 //! - M3: every bit pattern is a value of every [`Element`], so any bytes can be read as elements.
 //! - M4: only memory that the object provides for writing is written. While an operation has the
 //!   memory, the program must not touch it. This is the rule of every library that works on arrays
@@ -161,7 +161,7 @@ impl Kind {
         let DLDataType { code, bits, lanes } = data_type;
         let mut types = TYPES.iter();
         let known = types.find(|one| (one.2, one.3) == (code, bits));
-        // The types with 8 bits have separate codes.
+        // The float types with 8 bits have separate codes.
         let is_float8 = bits == 8 && code.0 >= DLDataTypeCode::FLOAT8_E3M4.0;
         let kind = known.map(|one| one.1);
         kind.or(is_float8.then_some(Self::OPAQUE))

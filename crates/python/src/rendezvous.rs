@@ -36,7 +36,7 @@ impl Inner {
     }
 }
 
-/// State that the observer updates.
+/// Events that the observer has received, and the round of this node.
 #[derive(Default)]
 struct Seen {
     /// Latest round that has ended.

@@ -5,6 +5,7 @@
 //! | crates depend only downwards; pure crates are pure | [`crates`] |
 //! | `unsafe` and names of environment variables in few files | [`fences`] |
 //! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
+//! | no two crates share the name of a public type | [`types`] |
 //! | words, form of sentences, subjects of commits: limits that only fall | [`style`] |
 //! | cited tests and rules exist; each item of PyTorch has a verdict and a test | [`docs`] |
 //!

@@ -45,6 +45,8 @@ impl Source {
     }
 
     /// `true` if the file is shipped: below a crate's `src`, and not a test file.
+    ///
+    /// The crates whose folders begin with `test` are not shipped.
     pub(crate) fn is_shipped(&self) -> bool {
         let folder = self.crate_folder().unwrap_or("tests");
         let inside = self.path.strip_prefix(&format!("crates/{folder}/src/"));
@@ -76,7 +78,7 @@ pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(packages)
 }
 
-/// Returns the documents in `docs/`, and those beside it.
+/// Returns every Markdown file under `root`, sorted by path.
 pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<Source>> {
     files(root, &|name| name.ends_with(".md"))
 }

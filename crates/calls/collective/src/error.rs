@@ -1,6 +1,6 @@
 //! Errors of a process group.
 //!
-//! Errors of operations name the operation and, if it is known, the rank at fault.
+//! Most errors of operations name the operation and, if it is known, the rank at fault.
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ pub enum CollectiveError {
         #[source]
         source: Box<StoreError>,
     },
-    /// Another process has already joined as this rank in this store.
+    /// The store already has this rank in a group of this name and epoch.
     #[error(
         "cannot join process group {group} as rank {rank}: the store already has rank {rank} at \
          {found:?}\n\
@@ -82,7 +82,9 @@ pub enum CollectiveError {
         /// Time for which this rank waited.
         elapsed: Duration,
     },
-    /// The operating system returned an error.
+    /// The operating system returned an error, or a rank published an unusable address.
+    ///
+    /// An address is unusable if it is a loopback address of another host.
     #[error("cannot {what}: {source}")]
     System {
         /// The attempted action.
@@ -303,7 +305,7 @@ pub enum CollectiveError {
         /// Reason for the failure.
         cause: AbortCause,
     },
-    /// An earlier error broke the group.
+    /// An earlier error broke the group, or this rank has left the group.
     #[error("this process group can no longer be used: {first}")]
     Broken {
         /// Text of the first error.
@@ -327,7 +329,8 @@ impl CollectiveError {
 
     /// Returns the rank at fault, as far as this rank knows, and the cause.
     ///
-    /// If this rank itself failed or no other rank is known, the returned rank is `own_rank`.
+    /// If this rank itself failed or no other rank is known, the returned rank is `own_rank`. This
+    /// also applies to [`Missing`](Self::Missing) and [`Object`](Self::Object).
     pub fn blame(&self, own_rank: u32) -> (u32, AbortCause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, AbortCause::TimedOut),

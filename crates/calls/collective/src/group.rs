@@ -47,8 +47,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
-    /// the timeout passes.
+    /// [`CollectiveError`] if an argument is invalid, the store or the system fails, or ranks are
+    /// missing when the timeout passes. A rank also cannot join twice, or with another world size.
     pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
@@ -61,8 +61,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
-    /// the timeout passes.
+    /// Returns the errors of [`new`](Self::new).
     pub fn with_options(
         store: &dyn Store,
         rank: u32,
@@ -92,8 +91,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`] if an argument is invalid, the store fails, or ranks are missing when
-    /// the timeout passes.
+    /// Returns the errors of [`new`](Self::new).
     pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
@@ -124,8 +122,9 @@ impl ProcessGroup {
     /// Returns a function that interrupts the current operation.
     ///
     /// All later operations fail with [`CollectiveError::Interrupted`] or
-    /// [`CollectiveError::Broken`], and the other ranks are notified. To interrupt the joining of a
-    /// group, use [`StoreConnection::breaker`](rdzv_store::StoreConnection::breaker).
+    /// [`CollectiveError::Broken`]. The other ranks are notified at the latest when the next
+    /// operation fails. To interrupt the joining of a group, use
+    /// [`StoreConnection::breaker`](rdzv_store::StoreConnection::breaker).
     ///
     /// ```
     /// use std::time::Duration;

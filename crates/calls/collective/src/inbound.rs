@@ -37,8 +37,8 @@ impl Handshake {
 
     /// Returns the hello once all its bytes have arrived.
     ///
-    /// `Some(None)` if the bytes are not a hello, and `None` if bytes are missing. An error means
-    /// that no more bytes will arrive.
+    /// `Some(None)` if the bytes are not a hello, and `None` if bytes are missing. After an error,
+    /// the connection cannot be used.
     pub(crate) fn read_hello(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {

@@ -105,8 +105,8 @@ impl Outbound {
 
     /// `true` if more than `most` bytes of data are still to be sent.
     ///
-    /// With `most` 0, this is also `true` until the peer has accepted the hello, because closing a
-    /// connection with an unread answer would discard data in flight.
+    /// With `most` 0 and posted data, this is also `true` until the peer has accepted the hello,
+    /// because closing a connection with an unread answer would discard data in flight.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
         self.carries_data && (self.queued() > most || (most == 0 && !self.accepted))
     }
@@ -161,7 +161,7 @@ impl Outbound {
         }
     }
 
-    /// `true` if at least a quarter of the ring is free.
+    /// `true` if at least a quarter of the ring is free, or the ring is broken.
     ///
     /// A spinning caller can repeat this check.
     pub(crate) fn can_go_on(&mut self) -> bool {

@@ -94,7 +94,7 @@ impl GroupQueue {
         }
     }
 
-    /// `true` if the queue is empty, so that [`group`](Self::group) does not block.
+    /// `true` if all operations in the queue have ended.
     pub fn is_empty(&self) -> bool {
         self.idle.is_some() || *self.queued.count.lock() == 0
     }

@@ -10,9 +10,10 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
 use crate::shared_reduction::Reduction;
 
-/// Maximum size in bytes for the algorithm that minimises steps.
+/// Maximum size in bytes of small data.
 ///
-/// Larger data uses an algorithm that minimises bytes.
+/// For small data, an all-reduce uses the algorithm that minimises steps, and no reduction uses
+/// shared buffers.
 const SMALL: usize = 16 * 1024;
 
 impl ProcessGroup {
@@ -22,8 +23,8 @@ impl ProcessGroup {
     /// combines one part. In groups of at most 16 ranks on one host, each rank gets the values
     /// directly from the others, through shared memory if possible. In other groups, the ranks pass
     /// the parts around a ring (few bytes). The order of combination depends only on ranks, sizes
-    /// and hosts. The result is therefore bitwise identical on all ranks and in every run. After an
-    /// error, the values are unspecified.
+    /// and hosts. The result is therefore bitwise identical on all ranks, and in every run with the
+    /// same values, ranks and hosts. After an error, the values are unspecified.
     ///
     /// # Errors
     ///

@@ -143,7 +143,7 @@ impl Socket {
     }
 
     pub(crate) fn finish(&self) {
-        // This fails only if the other side has ended.
+        // This fails only without an open connection.
         let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Write);
     }
 }

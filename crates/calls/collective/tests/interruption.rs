@@ -14,7 +14,7 @@ use support::{LONG, run};
 
 type Blocking = fn(&mut ProcessGroup) -> Result<(), CollectiveError>;
 
-/// Calls that wait for rank 1 on rank 0.
+/// Calls on rank 0 that wait for rank 1.
 const CALLS: [(&str, Blocking); 15] = [
     ("barrier", ProcessGroup::barrier),
     ("monitored_barrier", |group| group.monitored_barrier(LONG)),

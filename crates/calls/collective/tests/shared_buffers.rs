@@ -152,7 +152,7 @@ fn a_rank_that_does_not_come_is_named_by_all_others() {
                 perform(&mut group, Kind::AllReduce, 0, MANY);
             }
             if group.rank() == 2 {
-                // Rank 2 is connected, but does something else until the others have failed.
+                // Rank 2 stays a member, but does not participate until the others have failed.
                 given_up.wait();
                 return None;
             }

@@ -86,11 +86,12 @@ impl<D: CudaDriver> Cuda<D> {
     /// Returns memory of another library, for messages.
     ///
     /// `producer` is the stream whose work until now writes the content; `None` if the content is
-    /// complete. The owner is dropped when all messages with the memory have copied it.
+    /// complete. The owner is dropped after the last handle to the storage, and after all copies.
     ///
     /// # Errors
     ///
-    /// Returns an error if the device, or the stream or its context, does not exist.
+    /// Returns an error if the device, or the stream or its context, does not exist, or if the
+    /// driver fails.
     pub fn import(
         &self,
         device: Device,
@@ -126,12 +127,13 @@ impl<D: CudaDriver> Cuda<D> {
     /// Imports another library's tensor on a CUDA device without a copy.
     ///
     /// `producer` is the stream that the other library has made wait for the content; `None` if the
-    /// content is complete. The other library gets the tensor back when all reads have ended.
+    /// content is complete. The other library gets the tensor back when the imported tensor is
+    /// dropped and all reads have ended.
     ///
     /// # Errors
     ///
-    /// Returns the error if the tensor is not on a CUDA device, cannot be described, or its context
-    /// no longer exists.
+    /// Returns an error if the tensor is not on a CUDA device or cannot be described, and the
+    /// errors of [`import`](Self::import).
     pub fn from_dlpack<M: ManagedTensorBase + 'static>(
         &self,
         foreign: Managed<M>,

@@ -95,7 +95,7 @@ impl Borrowed {
         }
     }
 
-    /// Closes all segments, after the reads in progress have ended.
+    /// Closes all segments, whose reads must have ended.
     pub(crate) fn end(&mut self, driver: &impl CudaDriver) {
         for (key, opened) in std::mem::take(&mut self.0) {
             opened.close(driver, key);

@@ -124,7 +124,7 @@ impl Lending {
         if self.is_closed || self.refused.contains_key(&to) {
             return Ok(OwnLoan::Copied);
         }
-        // A smaller block would touch more pages of the arena.
+        // The block in the arena must hold the description.
         let wanted = len.max(LENGTH);
         let found = self.segments.iter().enumerate().find_map(|(index, one)| {
             let block = (one.device == device).then(|| one.arena.allocate(wanted))??;

@@ -25,7 +25,7 @@ const CHECK: Duration = Duration::from_micros(200);
 
 /// Time between two checks whether lost peers have ended.
 ///
-/// Peers release blocks in shared memory, without a notification.
+/// Nothing notifies the thread when a lost peer drops its leases.
 const SWEEP: Duration = Duration::from_millis(50);
 
 /// Rule that a test breaks, to show that it is needed.

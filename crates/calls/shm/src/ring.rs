@@ -10,8 +10,7 @@
 //!
 //! Each side owns one position. It keeps the true position in private memory and publishes a copy,
 //! so a peer that overwrites the copy does no harm. At every poll, each side compares the position
-//! of the other side with its own. The distance between the positions can never exceed the
-//! capacity.
+//! of the other side with its own. A distance above the capacity is an error.
 //!
 //! A producer that sleeps because the ring is full is woken when half of the ring is free, not for
 //! each byte.
@@ -149,7 +148,8 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
+    /// [`ShmError::System`] if the peer cannot be woken.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         self.rise();
         let before = self.written;
@@ -304,7 +304,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
+    /// [`ShmError::System`] if the peer cannot be woken.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.rise();
         let mut done = 0;

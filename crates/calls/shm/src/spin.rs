@@ -81,7 +81,7 @@ impl SpinBudget {
 
     /// Creates a budget for threads that keep their processor.
     ///
-    /// Other threads of the same process do not get the processor during the wait.
+    /// These threads never offer the processor to other threads during the wait.
     pub fn holding(longest: Duration) -> Self {
         Self::with(unless_alone(longest), Offers::Never)
     }

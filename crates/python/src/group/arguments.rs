@@ -160,7 +160,7 @@ impl Arrays {
     }
 }
 
-/// Reads splits: the number of rows for or of each rank.
+/// Reads splits in rows, one for each rank, and returns them in values.
 pub(super) fn splits(
     operation: &str,
     name: &str,

@@ -172,7 +172,9 @@ impl NativeGroup {
         detach(py, || self.0.close());
     }
 
-    /// Ends operations in progress on all ranks, and breaks the group.
+    /// Ends operations in progress on this rank, and breaks the group.
+    ///
+    /// The other ranks are notified at the latest when the next operation of this rank fails.
     fn abort(&self, py: Python<'_>) {
         if !self.0.origin.is_foreign() {
             detach(py, || self.0.interrupt());

@@ -99,7 +99,7 @@ impl Calls {
     ///
     /// `was_plain` is the kind of the call that this thread has executed before.
     pub(super) fn next(&self, py: Python<'_>, was_plain: bool) -> PyResult<Option<Taken>> {
-        // This thread has the interpreter, so it waits only for a moment.
+        // This thread has the interpreter, so it does not wait for the lock.
         let mut ended = usize::from(was_plain);
         if let Some(mut state) = self.state.try_lock() {
             state.running -= std::mem::take(&mut ended);

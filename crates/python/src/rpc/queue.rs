@@ -73,7 +73,7 @@ impl<T: Send> Queue<T> {
     }
 
     fn try_next(&self) -> Option<(T, bool)> {
-        // This thread has the interpreter, so it waits only for a moment.
+        // This thread has the interpreter, so it does not wait for the lock.
         let mut state = self.state.try_lock()?;
         let item = state.items.pop_front()?;
         Some((item, state.idle == 0))

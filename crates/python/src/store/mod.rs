@@ -569,7 +569,7 @@ impl StoreObject {
     ///     timeout (float | timedelta): seconds; ``math.inf`` waits without a limit.
     ///
     /// Raises:
-    ///     ValueError: the timeout is 0, negative or no number.
+    ///     ValueError: the timeout is 0, negative, NaN or None.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().set_timeout(5.0)

@@ -6,7 +6,7 @@ use crate::inbound::Inbound;
 use crate::matching;
 use crate::wire::{Envelope, FRAME, Frame, Sent};
 
-/// Maximum bytes of unread answers; beyond it no frame of the peer is read.
+/// Maximum bytes of unsent answers; beyond it no frame of the peer is read.
 const UNREAD: usize = 64 * 1024;
 
 /// Accepted connection of a peer, and the frame that is being read.
@@ -113,7 +113,7 @@ impl Arriving {
         io::Error::new(error.kind(), format!("{error}, inside a message"))
     }
 
-    /// `true` if the peer has read enough answers, so that its frames may be read.
+    /// `true` if few enough answers are unsent that frames of the peer may be read.
     pub(super) fn is_read(&self) -> bool {
         self.answers.len() - self.answered <= UNREAD
     }

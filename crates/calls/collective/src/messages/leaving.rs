@@ -76,7 +76,7 @@ impl Leaving {
             let Some(stream) = self.streams.front_mut() else {
                 return;
             };
-            // An operation that has ended has also ended the group.
+            // A send that ended before its values were sent has also ended the group.
             let values = values_of(stream.operation).unwrap_or_default();
             let piece = &values[stream.sent..values.len().min(stream.sent + longest)];
             let frame = Frame::Piece {

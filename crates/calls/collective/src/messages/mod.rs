@@ -173,7 +173,8 @@ impl PointToPoint {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`send`](Self::send).
+    /// Returns the errors of [`send`](Self::send), and [`CollectiveError::Argument`] in a group of
+    /// one rank.
     pub fn receive<B: ReceiveBuffer>(
         &self,
         mut buffer: B,

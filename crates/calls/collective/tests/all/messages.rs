@@ -13,7 +13,7 @@ use rdzv_collective::{
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Zero, one, the longest eager message, one more, and several pieces.
+/// Zero, one, two lengths of eager messages, and several pieces.
 const LENGTHS: [usize; 5] = [0, 1, 4096, 4097, 300_001];
 
 fn values(seed: u32, len: usize) -> Vec<u32> {
@@ -98,7 +98,7 @@ fn messages_do_not_overtake_one_another_whatever_their_length() {
                     .into_iter()
                     .for_each(|work| drop(work.wait().unwrap()));
             } else {
-                // The tags in order, with half of the receives from any rank.
+                // The tags in order, with two thirds of the receives from any rank.
                 for tag in 0..2 {
                     for number in (tag..MANY).step_by(2) {
                         let from = (number % 3 == 0).then_some(0);
@@ -158,7 +158,7 @@ fn messages_that_nobody_asks_for_stay_with_their_sender() {
             let works: Vec<_> = (0..MANY)
                 .map(|number| messages.send(values(number as u32, length), 1, 8).unwrap())
                 .collect();
-            // The last message was sent when the window of the other rank was full.
+            // The last message is not sent yet, because the window of the other rank is full.
             messages.send(vec![1_u8], 1, 0).map(drop).unwrap();
             works[3].wait_timeout(LONG);
             let ended = works.iter().filter(|work| work.is_done()).count();

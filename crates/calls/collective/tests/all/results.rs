@@ -112,7 +112,7 @@ fn nobody_leaves_a_barrier_before_everybody_has_come() {
 
 #[test]
 fn a_rank_that_has_what_it_needs_may_leave_early() {
-    // The root of a broadcast finishes first, and has left before the others check.
+    // The root of a broadcast finishes first, and may leave before the others check.
     for len in [1, 200_000] {
         for _ in 0..20 {
             let results = run(4, LONG, |mut group| {

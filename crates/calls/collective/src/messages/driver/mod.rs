@@ -4,7 +4,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `wait.rs` | the only wait |
+//! | `wait.rs` | the wait for events |
 //! | `peers.rs` | reads and writes of the connections |
 //! | `end.rs` | failures, time limits, and leaving |
 

@@ -85,7 +85,7 @@ impl Driver {
             match leaving.outbound.read_reply() {
                 None => break,
                 Some(Ok(Frame::Matched { number })) => {
-                    // The peer has the values of a message that it has matched.
+                    // The peer already has the values of an eager message that it has matched.
                     self.end_sent(rank);
                     self.handle(Input::Matched { by: rank, number });
                     self.send_to(rank);

@@ -1,4 +1,4 @@
-//! The only wait of the driver.
+//! Wait of the driver for events, until the rank leaves the group.
 //!
 //! The driver waits for commands, for data, for space, and for peers that connect or leave.
 
