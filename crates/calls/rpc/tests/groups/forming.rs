@@ -252,7 +252,7 @@ fn processes_with_different_histories_meet_in_one_store() {
 fn a_worker_that_dies_while_forming_can_be_started_again() {
     // The calls: the round, the slot, the round again, the wait for the others, their slots, the
     // ready key.
-    for call in 0..6 {
+    for call in 0..7 {
         let store = tcp_store();
         let others = thread::scope(|scope| {
             let others = [("w0", 0), ("w2", 2)].map(|(name, id)| {

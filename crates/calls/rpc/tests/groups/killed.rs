@@ -194,7 +194,7 @@ fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
 /// Request 5, counted from 0, records that the worker has read all others.
 #[test]
 fn a_worker_killed_while_a_static_group_forms_can_be_started_again() {
-    for call in ["0", "1", "2", "3", "4"] {
+    for call in ["0", "1", "2", "3", "4", "5"] {
         let store = TestStore::new();
         let others = [("w0", 0), ("w2", 2)].map(|(name, rank)| store.form(name, rank, "3", &[]));
         let first = store.form("w1", 1, "3", &[call]);

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(10);
 const COMING: usize = 8;
 
 /// Exclusive limit of the request before which the worker that cleans up waits.
-const CLEARING: usize = 11;
+const CLEARING: usize = 15;
 
 /// A gate at which a worker waits until the other end is dropped.
 type Gate = Mutex<Receiver<()>>;

@@ -62,10 +62,10 @@ fn ranks_are_sorted_if_one_node_asks_for_it() {
     let (point, gate) = (store(), Gate::new());
     let sorted = ["--rdzv-conf=rank_order=sorted"];
     let mut nodes = four_nodes(&point, &gate, &sorted);
-    // If ranks were not sorted, the other nodes would keep their ranks 0 to 2.
+    // If ranks were not sorted, the other nodes would keep their ranks 0, 2 and 3.
     let spare = node(&point, &gate, &[]);
     await_spare(&point);
-    let killed = nodes.remove(3);
+    let killed = nodes.remove(1);
     killed.signal(Signal::KILL);
     expect_killed(killed);
     nodes.push(spare);
