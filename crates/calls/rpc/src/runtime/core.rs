@@ -333,7 +333,7 @@ impl Core {
         }))
     }
 
-    /// Returns the first frame that this worker sends to another worker.
+    /// Returns the identification that this worker sends to other workers.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             version: PROTOCOL,
