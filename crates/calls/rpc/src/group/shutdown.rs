@@ -182,7 +182,7 @@ fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     }
 }
 
-/// Marks the round as ended, and removes its keys except `gone`.
+/// Marks the round as ended, and removes the keys of its workers except `gone`.
 fn clear(group: &StaticGroup, keys: Keys) -> Result<(), RpcError> {
     let store = &*group.store;
     replace_round(store, &group.round.encode(), group.round.ended())?;
