@@ -33,7 +33,7 @@ use static_group::StaticGroup;
 /// Default time without a renewal after which a member counts as dead.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 
-/// Minimum lease; with a shorter lease, members on a busy machine may seem dead.
+/// Minimum lease; with a shorter lease, members on a busy host may seem dead.
 pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Report to an agent about its group.
