@@ -1,10 +1,10 @@
-//! Kinds of errors, encoded as numbers on the wire.
+//! Kinds of errors: numbers on the wire, names in the records of a store.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Kind of an error: a number on the wire, never derived from a text.
+/// Kind of an error: a number on the wire, a name in the records of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RpcErrorKind {
@@ -22,7 +22,7 @@ pub enum RpcErrorKind {
     DuplicateId,
     /// Workers disagree about the group's size or kind (static or dynamic).
     GroupMismatch,
-    /// The device maps in the group are inconsistent, or no map covers a tensor.
+    /// Devices or device maps of a group are inconsistent, or exclude a tensor.
     DeviceMap,
     /// A value cannot be encoded, or bytes cannot be decoded.
     Serialization,
@@ -32,11 +32,11 @@ pub enum RpcErrorKind {
     Deadline,
     /// The operation was cancelled.
     Cancelled,
-    /// The connection closed, or the worker was declared lost. A retry may help.
+    /// The connection failed or ended, or the worker is lost. A retry may help.
     PeerLost,
-    /// The calls in flight exceed the limits. A retry after a delay may help.
+    /// The calls in flight have reached a limit. A later retry may help.
     Overloaded,
-    /// The agent of this worker or of the callee is shutting down.
+    /// The agent of this worker or of the callee is stopping or has stopped.
     Stopping,
     /// The called function failed.
     Remote,

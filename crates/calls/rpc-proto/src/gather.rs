@@ -1,7 +1,8 @@
 //! Gathers: reported and missing members, without time and connections.
 //!
-//! The leader of a gather collects one value from each member, and answers all members together.
-//! The answer has all values, or an error. If members are missing, the error names them.
+//! The leader of a gather collects one value from each member, and answers all waiting members
+//! together. The answer has all values, or an error. The error names the members that did not
+//! report in time, or a lost member.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

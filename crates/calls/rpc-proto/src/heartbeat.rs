@@ -47,7 +47,7 @@ impl Rhythm {
         self.limit
     }
 
-    /// Returns the time between two polls, and between two probes; whole seconds.
+    /// Returns the usual time between two polls or probes; whole seconds.
     pub fn beat(&self) -> Duration {
         self.beat
     }
@@ -126,7 +126,7 @@ impl Heartbeat {
             self.wake_at_the_limit(now, seen.silent);
             return None;
         };
-        // If the peer accepts no data, probes are rare, and a single lost probe proves nothing.
+        // If the peer accepts no data, probes may be rare, and a single lost probe proves nothing.
         let is_sure = seen.unacknowledged || seen.probes >= 2;
         if is_sure && seen.silent >= limit && now - since >= limit.saturating_sub(2 * beat) {
             return Some(seen.silent);

@@ -29,7 +29,7 @@ const DONE: Method<(), ()> = Method::new("worker.done");
 /// Longest silence of a worker before the group removes it.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Timeout for every wait in this program.
+/// Timeout for the waits in this program other than calls.
 const TEST_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> anyhow::Result<()> {

@@ -43,9 +43,9 @@ pub type Keywords = Map<String, Value>;
 /// [`check`](Self::check) rejects invalid values; [`connect`](crate::RpcAgentBuilder::connect)
 /// calls it before it uses the store.
 ///
-/// Most fields can also be set through [`Keywords`] with the names of the fields. A duration is a
-/// number of seconds, and a device is a number or a string. Device maps have the form `{"callee":
-/// {"cuda:0": "cuda:1", "1": 0}}`.
+/// Most fields can also be set through [`Keywords`], usually with the names of the fields. A
+/// duration is a number of seconds, and a device is a number or a string. Device maps have the form
+/// `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcOptions {

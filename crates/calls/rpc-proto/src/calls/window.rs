@@ -1,4 +1,4 @@
-//! Limits of one caller's open calls at the callee.
+//! Limits of one caller's open calls over one connection, at the callee.
 //!
 //! The limits hold even if the caller misbehaves.
 

@@ -63,7 +63,7 @@ pub enum DeviceFault {
         /// Names of the workers in the group.
         names: CheckRow<String>,
     },
-    /// V4 to V8: a device map does not match its owner or its target.
+    /// V4 to V8: a device map is not one-to-one, or does not match the workers.
     #[error(
         "Node {node} has {} in its device map for {target}\ndevice map = {map}{}",
         .fault.which(),

@@ -26,7 +26,7 @@ pub use spec::{BadDevice, Device, DeviceType};
 /// Devices that a worker reports to the group.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DeviceData {
-    /// Number of accelerators of the worker (0 on a host without any).
+    /// Number of accelerators that the worker can use (0 without a backend).
     #[serde(default)]
     pub device_count: u32,
     /// Device maps by callee name.

@@ -52,7 +52,7 @@ pub enum BadDevice {
     /// The kind is unknown.
     #[error("Expected one of cpu, cuda, xpu, mps, meta device type at start of device string: {0}")]
     Type(String),
-    /// The text after the kind is not a number.
+    /// The index is not a valid number.
     #[error("Invalid device string: '{0}'")]
     Index(String),
 }

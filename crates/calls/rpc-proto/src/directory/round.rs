@@ -1,10 +1,10 @@
 //! Rounds: successive groups in one store.
 //!
 //! The first worker opens round 1 and specifies its kind. A worker opens the next round if the
-//! current one has ended, or is a static round in which the worker has already been. A dynamic
-//! group also follows a static group that failed to form. A static group also follows a dynamic
-//! group without members. No process has to remember the number of earlier groups, so a restarted
-//! process still finds the other workers.
+//! current one has ended, or is a static round in which the worker's rank is already taken. A
+//! dynamic group also follows a static group that failed to form. A static group also follows a
+//! dynamic group without members. No process has to remember the number of earlier groups, so a
+//! restarted process still finds the other workers.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

@@ -74,8 +74,8 @@ impl Supply for FromHeap {
 /// Its owner reads into [`room`](Self::room), reports the number of bytes with
 /// [`filled`](Self::filled), and calls [`next`](Self::next) until there is no further frame. Bytes
 /// of large parts are read directly into their final memory, except the first ones. At most one
-/// frame is in progress. For a body or part, memory is reserved when its first bytes are next, up
-/// to [`to_reserve`].
+/// frame is in progress. The decoder reserves memory for a large body or part only when that comes
+/// next, and at most [`to_reserve`].
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
     limits: FrameLimits,
@@ -134,7 +134,7 @@ impl<S: Supply> Decoder<S> {
         self.limits = limits;
     }
 
-    /// `true` if the connection may close: no received bytes are left to decode.
+    /// `true` if the connection may close: no frame is incomplete or undecoded.
     pub fn is_between_frames(&self) -> bool {
         self.arriving.is_none() && self.staging.waiting().is_empty()
     }

@@ -10,7 +10,7 @@ pub const HEADER_LENGTH: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Identification of the sender: the first frame in each direction.
+    /// Identification of the sender: first handshake frame in each direction.
     ///
     /// See [`super::hello`].
     Hello = 1,
@@ -120,8 +120,8 @@ impl Header {
     /// Reads the header, the length of the body, and the number of sections.
     pub(super) fn from_bytes(bytes: &[u8; HEADER_LENGTH]) -> Result<(Self, u32, u16), FrameError> {
         let magic = u32::from_le_bytes(at(bytes, 0));
-        // A TLS record begins with its kind (handshake or alert), and with a version that all
-        // records share.
+        // A TLS record begins with its kind (handshake or alert), and with the first byte of its
+        // version, which is the same in all versions.
         if matches!(bytes, [0x15 | 0x16, 3, ..]) {
             return Err(FrameError::Tls);
         }
@@ -149,7 +149,7 @@ impl Header {
     }
 }
 
-/// Returns the `N` bytes at an offset in a header or a section.
+/// Returns the `N` bytes at an offset.
 pub(super) fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut taken = [0; N];
     taken.copy_from_slice(&bytes[offset..offset + N]);

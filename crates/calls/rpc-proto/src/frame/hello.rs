@@ -322,7 +322,7 @@ mod tests {
         );
     }
 
-    /// Changes one field of the peer of `w0`, and returns the resulting refusal.
+    /// Changes the hello of the peer of `w0`; returns the refusal or `welcome`.
     fn refusal(change: impl FnOnce(&mut Hello)) -> String {
         let (ours, mut theirs) = (hello(0), hello(1));
         change(&mut theirs);

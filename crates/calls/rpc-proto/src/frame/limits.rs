@@ -3,7 +3,7 @@
 use super::error::FrameError;
 use super::part::PartHead;
 
-/// Size limits of a frame, checked before any memory is reserved for it.
+/// Size limits of a frame, checked before its body and parts get memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameLimits {
     /// Maximum length of the body, in bytes (default: 64 MiB).

@@ -6,8 +6,8 @@
 //! └──────────────┴───────────────────────────┴────────┴─────────────────────────────┘
 //! ```
 //!
-//! All numbers are little endian. The *body* is a serialised value. *Parts* are the bytes of
-//! tensors, or descriptions of lent device memory. The body refers to them by number, because
+//! All numbers are little endian. The *body* is usually a serialised value. *Parts* are the bytes
+//! of tensors, or descriptions of lent device memory. The body refers to them by number, because
 //! copying them together with the body would cost too much. A part is inline, or it is in memory
 //! that the receiver can reach: shared memory or the memory of the sender. In the second case the
 //! frame has only its location and length.

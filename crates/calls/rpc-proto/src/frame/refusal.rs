@@ -5,7 +5,7 @@ use rdzv_core::escape::escape_bytes;
 use super::header::{FrameKind, Header};
 use super::part::encode;
 
-/// Maximum length of a reason in bytes, within the limits for an unknown peer.
+/// Maximum length of a reason in bytes, within the limits before the handshake.
 const LONGEST: usize = 2 << 10;
 
 /// Returns a whole frame with the reason for closing, truncated if too long.

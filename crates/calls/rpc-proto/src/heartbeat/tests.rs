@@ -84,8 +84,8 @@ fn a_host_that_vanishes_with_calls_on_their_way_is_noticed_at_the_limit() {
 
 #[test]
 fn a_call_that_comes_late_gives_the_dead_no_time() {
-    // Calls were in flight before, and one more starts at 4.5 s. From then on the system
-    // retransmits, and its count of probes starts at 0.
+    // Until 4.5 s only probes are sent; then a call starts. From then on the system retransmits,
+    // and its count of probes is 0.
     let found = followed(default(), 60.0, &|now| match now {
         now if now < 4.5 => seen(now, now + 1.0, false, probes(now)),
         now => seen(now, 0.2, true, 0),

@@ -35,7 +35,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// Id that neither another worker nor another incarnation assigns.
+/// Id that no other worker assigns, and practically no other incarnation.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

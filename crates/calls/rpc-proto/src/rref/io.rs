@@ -85,8 +85,8 @@ pub enum Input<'a> {
     NotSent(ForkId),
     /// The call with this fork failed, and its message may have been lost.
     ///
-    /// If the receiver does not have the fork by now, it must refuse it from now on. No input is
-    /// needed for a message that arrives.
+    /// The machine then asks the receiver. A receiver that does not have the fork refuses it for
+    /// [`Settings::refuse_for`]. No input is needed for a message that arrives.
     Strayed(ForkId),
     /// A message with this reference was discarded unread.
     Declined(ForkData),
@@ -142,10 +142,11 @@ pub enum Output {
         /// Number of forks that the member had here.
         released: usize,
     },
-    /// Everything in flight has ended.
+    /// Nothing that this member waits for is in flight any more.
     ///
-    /// No function that creates a value runs, and no message to a reachable member waits for its
-    /// acknowledgement. After [`Input::Shutdown`], this member also holds no fork any more.
+    /// No function that creates a value runs, no fork waits for its owner, and no message to a
+    /// reachable member waits for its acknowledgement. After [`Input::Shutdown`], this member also
+    /// holds no fork any more.
     Drained,
     /// After [`Input::End`]: these forks were left.
     ///
@@ -156,7 +157,7 @@ pub enum Output {
 /// Kind of a received reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adopted {
-    /// F5, F6: this member has the value itself.
+    /// F5, F6: this member owns the value.
     Owner(RRefId),
     /// A fork of another member's value.
     User {
@@ -174,11 +175,11 @@ pub enum Adopted {
 /// PyTorch's debug counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Values here that other members refer to, or whose functions run.
+    /// Values here that have forks, or whose functions run.
     pub num_owner_rrefs: usize,
     /// Forks of these values.
     pub num_forks: usize,
-    /// Forks here that their owners have not confirmed.
+    /// Forks here whose confirmation by the owner is pending.
     pub num_pending_users: usize,
     /// Control messages that were not acknowledged.
     pub num_pending_futures: usize,
@@ -191,7 +192,7 @@ pub struct UserInfo {
     pub owner: Member,
     /// `true` if the owner knows this fork.
     pub confirmed: bool,
-    /// Reason why the fork is unusable; a broken fork is never confirmed.
+    /// Reason why the fork is unusable; a broken fork counts as unconfirmed.
     pub broken: Option<ReferenceFailure>,
 }
 

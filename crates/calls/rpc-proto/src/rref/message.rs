@@ -48,7 +48,7 @@ pub enum Control {
     },
     /// Owner to creator: asks whether the request for this value will still come.
     ///
-    /// Other members already refer to the value.
+    /// A reference to the value, or a request for it, has already arrived.
     CreationAsk(RRefId),
     /// Creator to owner: no request for this value is outstanding.
     CreationOver(RRefId),

@@ -13,7 +13,7 @@ use rdzv_core::time::Mono;
 /// Maximum number of messages in one batch.
 const BATCH: usize = 1024;
 
-/// Maximum distance of a message that arrives early from the next expected one.
+/// Number of messages, from the next expected one on, that may arrive early.
 const WINDOW: u64 = 65_536;
 
 /// Number of repeated sends after which the member counts as unreachable.
@@ -135,7 +135,7 @@ impl Link {
         }
     }
 
-    /// Sends and acknowledges everything without waiting to share a batch.
+    /// Makes all messages and acknowledgements due now.
     pub(super) fn expedite(&mut self, now: Mono) {
         if !self.unacknowledged.is_empty() {
             self.retry_at = Some(now);
@@ -145,7 +145,7 @@ impl Link {
         }
     }
 
-    /// Returns the time at which the member is lost if no batch arrives.
+    /// Returns the time at which the member is lost if it stays unreachable.
     pub(super) fn lost_at(&self, settings: &Settings) -> Option<Mono> {
         Some(self.unreachable_since? + settings.lost_after)
     }

@@ -97,7 +97,7 @@ impl Coverage {
         self.start..self.start + last + self.block
     }
 
-    /// `true` if the view covers every byte of its reach.
+    /// `true` if a coverage from [`of`](Self::of) has every byte of its reach.
     pub fn is_dense(&self) -> bool {
         self.repeats.is_empty()
     }

@@ -7,8 +7,9 @@
 //! 3. Bytes without gaps are sent without a copy, with the strides of their tensors.
 //! 4. Bytes with gaps are copied without the gaps, if strides can still describe every tensor after
 //!    that. This is possible for a single tensor that slicing creates.
-//! 5. Otherwise a single tensor becomes a contiguous copy if that is smaller than its reach. All
-//!    other bytes are sent with their gaps, filled with zeros.
+//! 5. Otherwise, or if there are too many blocks to check, a single tensor becomes a contiguous
+//!    copy if that is smaller than its reach. All other bytes are sent with their gaps, filled with
+//!    zeros.
 
 mod grouping;
 

@@ -216,8 +216,8 @@ fn announcing_much_reserves_little_before_it_comes() {
     assert!(ledger.asked.borrow().is_empty());
     assert_eq!(read(&mut decoder, &[*last], &[1]), Ok(vec![]));
     assert_eq!(*ledger.asked.borrow(), [AHEAD]);
-    // Each part is read directly into its final memory. The reserved memory never exceeds the
-    // received bytes by much.
+    // Each part is read directly into its final memory. The reserved memory is at most `AHEAD`, or
+    // twice the received bytes.
     let mut received = 0;
     while received < first {
         assert_eq!(

@@ -196,8 +196,8 @@ impl RpcAgent {
     /// Calls in flight fail with [`RpcErrorKind::Stopping`] on this worker, and with
     /// [`RpcErrorKind::PeerLost`] or `Stopping` on the other side. Running functions are notified
     /// through their [`Cancellation`](crate::Cancellation), except those that
-    /// [`remote`](Self::remote) calls. After 1 s, the agent drops async functions that are still
-    /// running, at their current `await`.
+    /// [`remote`](Self::remote) calls. At most 1 s later, the agent drops async functions that are
+    /// still running, at their current `await`.
     ///
     /// [`RpcErrorKind::PeerLost`]: crate::RpcErrorKind::PeerLost
     /// [`RpcErrorKind::Stopping`]: crate::RpcErrorKind::Stopping

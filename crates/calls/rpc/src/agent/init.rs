@@ -120,8 +120,8 @@ impl RpcAgentBuilder {
     ///
     /// In a static group, this returns once all members have joined. In a dynamic group, it returns
     /// once all live members know this worker. The builder's arguments are checked before any
-    /// message is sent. If the settings of the members of a static group conflict, all members get
-    /// the error.
+    /// message is sent. If the settings of the members of a static group conflict, usually all
+    /// members get the error.
     ///
     /// A process can run several agents.
     ///

@@ -14,7 +14,7 @@ impl RpcAgent {
     /// Blocks until the workers in the group satisfy `wanted`, and returns them.
     ///
     /// `wanted` gets all workers including this one, ordered by id. This function calls `wanted`
-    /// immediately and after each change. The members of a static group never change.
+    /// immediately and after changes. The members of a static group never change.
     ///
     /// # Errors
     ///

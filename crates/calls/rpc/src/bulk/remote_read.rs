@@ -158,8 +158,8 @@ fn permit(process: &Peer) {
 }
 
 /// Chooses the location of each part of a message.
-/// A large part stays in its arena if it is in one. Otherwise the receiver reads it from this
-/// process's memory if it can. All other parts follow the message.
+/// A large part stays in its arena if it is in one and can be lent. Otherwise the receiver reads it
+/// from this process's memory if it can. All other parts follow the message.
 pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {
     let locate = |bytes: &Bytes| {
         if bytes.len() < WORTH_LENDING {
@@ -184,7 +184,7 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
         .collect()
 }
 
-/// Returns the parts that must be kept until they are read from our memory.
+/// Returns the parts that must be kept until they are read from this process.
 pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
     let registered = parts
         .iter()

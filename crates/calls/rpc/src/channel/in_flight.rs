@@ -38,8 +38,8 @@ impl InFlight {
     pub(crate) fn begin_to_drain(&self) {
         let _ = self
             .state
-            // State and count have one total order: either the last call sees `DRAINING` or `drain`
-            // sees that call.
+            // State and count have one total order: either the last call sees `DRAINING` when it
+            // ends, or `drain` sees that it has ended.
             .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
     }
 

@@ -17,7 +17,7 @@ pub(crate) const READS_MEMORY: u16 = 1;
 /// Flag of a request: the first 8 bytes of the body are the key of its line.
 pub(crate) const IN_LINE: u16 = 2;
 
-/// Flag of a request: part of a call that the caller already counts.
+/// Flag of a request: part of a call that already counts at its caller.
 /// The callee applies separate, larger limits to nested requests.
 pub(crate) const NESTED: u16 = 4;
 

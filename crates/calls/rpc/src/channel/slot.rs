@@ -67,7 +67,7 @@ impl<T> Slot<T> {
         slot
     }
 
-    /// Fills the slot, unless it has a value.
+    /// Fills the slot, unless it already had a value.
     /// Returns `true` if the slot was empty.
     pub(crate) fn fill(&self, value: T) -> bool {
         let mut state = self.state.lock();

@@ -36,6 +36,8 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
 pub trait DeviceEvent: Send + Sync + fmt::Debug {
     /// Blocks until the device has done all work that was queued before this point.
     ///
+    /// This may return earlier if the backend orders all later uses of the memory after that work.
+    ///
     /// # Errors
     ///
     /// Returns the failure of that work.
@@ -65,11 +67,11 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     /// Returns the error if the copy cannot be started. A [`DeviceEvent`] reports later failures.
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError>;
 
-    /// Copies bytes from a device to the host, after all work queued on the device.
+    /// Copies bytes from a device to the host after the work that fills them.
     ///
     /// # Errors
     ///
-    /// Returns the failure of that work.
+    /// Returns the failure of the copy or of that work.
     fn copy_out(
         &self,
         from: &Arc<dyn DeviceMemory>,

@@ -33,7 +33,7 @@ use static_group::StaticGroup;
 /// Default time without a renewal after which a member counts as dead.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 
-/// Minimum lease; with a shorter lease, members on a busy machine seem dead.
+/// Minimum lease; with a shorter lease, members on a busy host may seem dead.
 pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Report to an agent about its group.
@@ -177,8 +177,8 @@ impl Group {
 
     /// Records the workers that must answer before this worker can end the group.
     ///
-    /// With this record, the other workers do not blame this worker for the delay. In a dynamic
-    /// group this does nothing.
+    /// With this record, the other workers usually do not blame this worker for the delay. In a
+    /// dynamic group this does nothing.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! End of a static group: each worker waits until all have drained.
 //!
-//! Every worker records that it has drained, and waits for the verdict: complete, or the missing
+//! Each worker that has drained records this, and waits for the verdict: complete, or the missing
 //! workers. The last worker to drain writes the verdict that the shutdown is complete. The first
 //! worker whose deadline passes writes the missing workers instead. There is only one verdict, so
-//! all workers report the same result.
+//! all waiting workers report the same result.
 
 use std::time::Duration;
 
@@ -182,7 +182,7 @@ fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     }
 }
 
-/// Marks the round as ended, and removes its keys except `gone`.
+/// Marks the round as ended, and removes the keys of its workers except `gone`.
 fn clear(group: &StaticGroup, keys: Keys) -> Result<(), RpcError> {
     let store = &*group.store;
     replace_round(store, &group.round.encode(), group.round.ended())?;

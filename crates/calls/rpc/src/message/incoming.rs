@@ -137,7 +137,7 @@ fn arrive(
     Ok(arrived)
 }
 
-/// Returns one storage per part: memory of the sender, or the part itself.
+/// Returns one storage per part, with the bytes of the part or of lent memory.
 fn stored(
     loans: &[LoanPart],
     devices: &[Device],

@@ -23,8 +23,8 @@ use crate::{Payload, RpcError};
 ///
 /// # Errors
 ///
-/// `Serialization` if the value cannot be serialised or is too large. `DeviceMap` if a tensor is on
-/// a device that is not in the map for the destination. Otherwise returns the errors of
+/// `Serialization` if the value cannot be serialised or is too large. `DeviceMap` if the device map
+/// or the device list does not allow the device of a tensor. Otherwise returns the errors of
 /// [`ForkReferences`] and of the device backend.
 ///
 /// [`ForkReferences`]: super::ForkReferences

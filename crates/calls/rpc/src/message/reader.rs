@@ -1,8 +1,9 @@
 //! Decoder for bodies from untrusted peers: postcard with additional limits.
 //!
-//! A few bytes can describe a value that is nested a million levels deep, or a list of 2^64
-//! elements that take no bytes. The reader rejects both. Apart from at most 2^20 elements that take
-//! no bytes, the cost of decoding any other body is roughly proportional to its size.
+//! A body of 1 MB can describe a value that is nested a million levels deep, and a few bytes can
+//! describe a list of 2^64 elements that take no bytes. The reader rejects both. Apart from at most
+//! 2^20 elements that take no bytes, the cost of decoding any other body is roughly proportional to
+//! its size.
 
 mod compound;
 

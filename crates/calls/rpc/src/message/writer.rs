@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{BODY_LIMIT, refused};
 use crate::RpcError;
 
-/// Size of the scratch buffer, which gives a small body one exact allocation.
+/// Maximum size of a body that is copied to an allocation of its exact size.
 const SCRATCH: usize = 16 << 10;
 
 thread_local! {

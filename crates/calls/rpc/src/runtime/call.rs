@@ -70,7 +70,7 @@ pub enum Timeout {
     Default,
     /// No limit.
     Never,
-    /// This time, in whole microseconds; at least 1 µs.
+    /// This time; at least 1 µs.
     After(Duration),
 }
 
@@ -132,8 +132,9 @@ impl CallOptions {
 
     /// Makes the call fail with [`RpcErrorKind::Overloaded`] under load.
     ///
-    /// Without this option, the call waits until fewer calls to the worker are in flight. Calls
-    /// from functions that serve a call are sent immediately in both cases.
+    /// Without this option, the call waits until fewer calls to the worker are in flight, unless
+    /// 65,536 calls already wait. Calls from functions that serve a call are sent immediately in
+    /// both cases.
     #[must_use]
     pub fn refuse_excess(mut self) -> Self {
         self.refuse = true;

@@ -222,7 +222,7 @@ pub(crate) trait References: Any + Send + Sync {
     /// Performs the due actions, and returns the time of the next one.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
-    /// Waits until no reference message is in flight; `false` after the deadline.
+    /// Waits until the references have drained; `false` after the deadline.
     ///
     /// [`Input::Shutdown`] first releases all references that the application holds;
     /// [`Input::Quiesce`] keeps the references for functions that other workers call.
@@ -333,7 +333,7 @@ impl Core {
         }))
     }
 
-    /// Returns the first frame that this worker sends to another worker.
+    /// Returns the identification that this worker sends to other workers.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             version: PROTOCOL,

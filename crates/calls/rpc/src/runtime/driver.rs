@@ -93,7 +93,8 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
 
 /// Handles the events that the poller has reported.
 ///
-/// A connection with frames is no longer armed. It is added to `hot`.
+/// A connection with frames is no longer armed. It is added to `hot`, unless another thread reads
+/// it, or it is paused or has ended.
 fn take(
     core: &Arc<Core>,
     reception: &mut Reception,

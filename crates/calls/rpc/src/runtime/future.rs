@@ -24,7 +24,7 @@ use crate::service::code_kind::{CodeKind, code_kind, trace};
 
 /// Future result of a call.
 ///
-/// The call is already running and needs no further action. To get the result, block with
+/// The call has begun and needs no further action. To get the result, block with
 /// [`wait`](Self::wait) or for a limited time with [`wait_for`](Self::wait_for), or `.await` it in
 /// async code. Dropping the future does not cancel the call; [`cancel`](Self::cancel) does.
 #[must_use = "a call can report its failure only through its future"]

@@ -15,7 +15,7 @@ use crate::runtime::member::{Member, Members};
 /// All values, by the names of the members that supplied them.
 pub(crate) type Values = BTreeMap<WorkerName, Payload>;
 
-/// Result of a gather, for one waiting member.
+/// Result of a gather, for all waiting members.
 pub(crate) type Verdict = Arc<Result<Values, GatherError>>;
 type Waiting = Arc<Slot<Verdict>>;
 type Ended = Finished<Payload, Waiting>;

@@ -68,7 +68,7 @@ impl Peers {
 
     /// Removes a connection that has ended.
     ///
-    /// Returns `false` if another connection to the worker has replaced it.
+    /// Returns `false` if it is no longer the connection to its worker.
     pub(crate) fn lost(&self, lost: &Arc<Client>) -> bool {
         let mut peers = self.0.lock();
         let id = lost.worker().id;

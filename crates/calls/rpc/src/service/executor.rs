@@ -120,8 +120,8 @@ impl Executor {
 
     /// Shuts the threads down without waiting for them.
     ///
-    /// Async functions were cancelled before, and have a short time to return normally. A task on
-    /// the runtime waits for that.
+    /// Cancelled async functions have a short time to return normally. A task on the runtime waits
+    /// for that.
     pub(crate) fn end(&self) {
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {

@@ -95,7 +95,7 @@ impl Storage {
         }
     }
 
-    /// Returns the device memory once all copies into it are complete.
+    /// Waits for the event of the device memory, and returns the memory.
     ///
     /// # Errors
     ///

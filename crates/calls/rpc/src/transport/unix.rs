@@ -1,10 +1,10 @@
 //! Unix sockets between workers of one host, and the first greeting.
 //!
 //! The sockets have random abstract names. A file in a private directory would also keep other
-//! users out, but would remain whenever a worker is killed. Every process of the host can see an
-//! abstract name. Both sides therefore ask the kernel for the user of the peer, and refuse users
-//! that the options do not allow. The connecting side checks the listener too, so a process gains
-//! nothing by claiming a name first.
+//! users out, but would remain whenever a worker is killed. Every process in the same network
+//! namespace can see an abstract name. Both sides therefore ask the kernel for the user of the
+//! peer, and refuse users that the options do not allow. The connecting side checks the listener
+//! too, so a process gains nothing by claiming a name first.
 //!
 //! ```text
 //!  connector                                   acceptor

@@ -59,7 +59,7 @@ impl Greeting {
         let greeting = Self {
             role: HandshakeRole::Connector,
             expected: Some(expected),
-            // The transport has already compared the credentials with the expected worker.
+            // The caller has already compared the credentials with the expected worker.
             ..Self::acceptor(ours, token, PeerCredentials::default(), deadline)
         };
         (greeting, hello)

@@ -51,7 +51,7 @@ pub(crate) struct Link {
     /// Transport of the connection, and the reason for this choice.
     pub(crate) kind: TransportKind,
     pub(crate) reason: String,
-    /// Process at the other end as the kernel reports it, if it is on this host.
+    /// Process at the other end, as the kernel reports it; `None` over TCP.
     pub(crate) process: Option<Peer>,
     /// Memory that both processes share, if there is any.
     pub(crate) leases: Option<Arc<Leases>>,

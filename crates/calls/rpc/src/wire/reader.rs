@@ -32,7 +32,7 @@ pub(crate) enum Broken {
     Nonsense(FrameError),
 }
 
-/// Memory for large bodies and parts, from a pool of pages already in use.
+/// Memory for large bodies and parts, from a pool that keeps mapped pages.
 pub(crate) struct Pooled(Pool);
 
 impl Supply for Pooled {

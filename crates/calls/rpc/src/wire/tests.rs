@@ -20,7 +20,7 @@ use crate::wire::reader::Reader;
 use crate::wire::writer::Writer;
 
 /// Half of a connection that delivers its bytes once and nothing later.
-/// Its descriptor never becomes ready.
+/// Its descriptor never becomes readable.
 struct Half {
     arrived: Vec<u8>,
     descriptor: OwnedFd,

@@ -42,7 +42,7 @@ fn assert_none() {
     );
 }
 
-/// Checks that another agent is refused before any network work.
+/// Checks that another process-wide agent is refused before any network work.
 /// No host answers at this address, so connecting would take the whole deadline.
 fn assert_taken() {
     let begun = Instant::now();
@@ -78,7 +78,7 @@ fn a_process_has_one_agent_at_a_time() {
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert_none();
 
-    // A static group: while it forms, no other agent can start, and there is no current agent.
+    // A static group: while it forms, no other can start, and there is no current agent.
     let address = free_address();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| init(&address, 0, Some(2)).unwrap());

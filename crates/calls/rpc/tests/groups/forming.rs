@@ -246,8 +246,8 @@ fn processes_with_different_histories_meet_in_one_store() {
 }
 
 /// Tests that a worker that dies during forming can be started again.
-/// Wherever it dies before it counts itself as ready, its new life gets the group formed. The
-/// others go to the next round with it, and none of them needs a restart.
+/// Wherever it dies before it counts itself as ready, its new life gets the group formed. If
+/// necessary, the others go to the next round with it. None of them needs a restart.
 #[test]
 fn a_worker_that_dies_while_forming_can_be_started_again() {
     // The calls: the round, the slot, the round again, the wait for the others, their slots, the

@@ -225,7 +225,7 @@ fn every_member_works_out_its_own_maps() {
         view.devices().iter().map(ToString::to_string).collect()
     };
     assert_eq!(devices(&views[0]), ["cuda:0", "cuda:1", "cuda:3"]);
-    // After b has left, only the devices of b are removed.
+    // After b has left, only the devices that the maps of b contributed are removed.
     b.leave().unwrap();
     let at_a = Views::of(&a).wait_for(&["a", "c"]);
     let at_c = Views::of(&c).wait_for(&["a", "c"]);

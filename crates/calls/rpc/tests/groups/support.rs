@@ -17,7 +17,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// A lease that a busy machine can renew, and that a test can wait for.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
-/// Returns one store of each kind, for the tests.
+/// Returns a `HashStore` and a TCP store, for the tests.
 pub(crate) fn stores() -> Vec<Arc<dyn Store>> {
     vec![Arc::new(HashStore::new()), tcp_store()]
 }

@@ -93,7 +93,7 @@ fn announced(attacker: &mut Attacker, peers: usize, parts: &[PartHead], sent: us
     }
 }
 
-/// Makes the victim read a part from an unmapped address of this process.
+/// Makes the victim try to read a part at an unmapped address of this process.
 fn read_out(attacker: &mut Attacker, peer: Option<Peer>, length: u64) {
     let Some(mut peer) = peer else { return };
     let shown = rdzv_shm::remote_read::Witness::new().unwrap();

@@ -113,8 +113,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Sends calls of about this size over one connection.
-/// It stops after enough bytes, or when the worker reads no more.
+/// Sends `FLOOD / size` calls over one connection.
+/// It stops earlier if the worker reads no more.
 fn flood(attacker: &mut Attacker, size: usize, request: impl Fn(u64) -> Vec<u8>) {
     if let Some(mut peer) = attacker.target.join() {
         send_all(&mut peer, size, request);

@@ -1,4 +1,4 @@
-//! Attacks by peers that connect and do not identify themselves.
+//! Attacks by peers that connect and do not complete the greeting.
 
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 

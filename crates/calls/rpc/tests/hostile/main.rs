@@ -1,7 +1,7 @@
-//! Runs every attack of the hostile suite on one worker.
+//! Runs each attack of the hostile suite on a new worker.
 //!
 //! An honest worker makes calls at the same time. The memory that an attack takes from the victim
-//! is bounded, and is returned when the attackers have left.
+//! is bounded, and most of it is returned when the attackers have left.
 //!
 //! Attackers are workers of the job that ignore all rules (with its token, if it has one), or any
 //! peer that reaches the port.

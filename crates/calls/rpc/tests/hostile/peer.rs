@@ -81,7 +81,7 @@ pub(crate) fn unix() -> TransportOptions {
     }
 }
 
-/// Encodes a frame without inline parts.
+/// Encodes a frame without the bytes of its inline parts.
 pub(crate) fn frame(header: &Header, body: &[u8], parts: &[PartHead]) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(header, body, parts, &mut bytes);

@@ -83,7 +83,7 @@ fn give(number: u64, method: &str, length: usize) -> Vec<u8> {
     frame(&call(number, method), &body(&length), &[])
 }
 
-/// Sends `times` requests over one connection, and reads none of the answers.
+/// Sends up to `times` requests over one connection, and reads no answers.
 fn unread(attacker: &mut Attacker, times: u64, request: impl Fn(u64) -> Vec<u8>) {
     let Some(mut peer) = attacker.target.join() else {
         return;

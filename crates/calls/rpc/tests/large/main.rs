@@ -3,7 +3,7 @@
 //! A path treats both directions in the same way, and new memory can take minutes to touch. Each
 //! path therefore has one direction.
 //!
-//! The tests run one after another, because the receiver holds as much memory.
+//! The paths run one after another, because the receiver holds as much memory.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

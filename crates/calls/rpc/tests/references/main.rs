@@ -61,7 +61,7 @@ fn number(store: &TcpStore, key: &str) -> i64 {
     store.add(key, 0).unwrap()
 }
 
-/// Polls for a condition, because a store can only wait for single keys.
+/// Polls for a condition, because a store can wait only for keys, not values.
 fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + within;
     while !is_so() {
@@ -70,7 +70,7 @@ fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Runs operations on four workers, and kills one of them repeatedly.
+/// Runs operations on four workers, and repeatedly kills and replaces one.
 fn chaos(operations: i64, kill_every: Duration, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut workers = Workers::new();

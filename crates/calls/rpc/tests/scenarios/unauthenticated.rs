@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::worker::Scenario;
 
-/// Forms a group of `a` and `b` with different options.
+/// Forms a group of `a` and `b`, each with its own options.
 /// Returns the answer that `a` gets when it calls `b`.
 fn called(ours: &Value, theirs: &Value) -> Result<Value, super::worker::Failure> {
     let scenario = Scenario::new();

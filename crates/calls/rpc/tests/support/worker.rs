@@ -63,7 +63,7 @@ impl Scenario {
         self.start_at(self.server.port(), name, rank, &[hosted])
     }
 
-    /// Starts a process with another store and with these variables.
+    /// Starts a process with the store at this port and with these variables.
     pub(crate) fn start_at(
         &self,
         port: u16,
@@ -328,7 +328,7 @@ pub(crate) fn all(workers: &[Worker], command: &Value) -> Vec<Result<Value, Fail
     workers.iter().map(Worker::answer).collect()
 }
 
-/// Makes all processes join a group.
+/// Makes all processes begin to join a group.
 pub(crate) fn begin_all(workers: &[Worker], init: &Value) {
     for worker in workers {
         worker.begin_init(init);

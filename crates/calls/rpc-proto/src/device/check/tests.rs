@@ -214,7 +214,7 @@ fn the_first_rule_that_is_broken_is_named() {
         &of_two(worker(1, "", &[("b", "0>8")]), worker(1, "", &[("d", "")])),
         "Node a has target devices with invalid",
     );
-    // V4, V5 and V7 in one map, then with one fault less at a time. V8 of the first target before
+    // V4, V5 and V7 in one map, then V5 and V7, V6 and V7, V7 alone. V8 of the first target before
     // V4 of the second.
     let b = || worker(4, "0 1", &[]);
     begins(

@@ -10,7 +10,7 @@ use rdzv_core::time::Now;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
-    /// Other members refer to the value, but its creating call has not arrived.
+    /// A reference or a request has arrived before the creating call.
     Awaited {
         creator: Member,
     },
@@ -146,7 +146,7 @@ impl References {
         self.release(rref);
     }
 
-    /// Frees a value that no member uses.
+    /// Frees a value if no member uses it.
     pub(super) fn release(&mut self, rref: RRefId) {
         if self.owned.get(&rref).is_some_and(|owned| !owned.is_used())
             && let Some(owned) = self.owned.remove(&rref)

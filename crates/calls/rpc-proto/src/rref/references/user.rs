@@ -45,7 +45,7 @@ impl User {
         }
     }
 
-    /// `true` if the owner has not confirmed the fork yet.
+    /// `true` if the owner's confirmation of the fork is pending.
     pub(super) fn is_pending(&self) -> bool {
         matches!(self.state, State::Creating | State::Requested { .. })
     }

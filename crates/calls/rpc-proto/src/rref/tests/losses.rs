@@ -314,7 +314,7 @@ fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
     }
     // Quiescing waits for a function that creates a value.
     assert!(!town.has(1, &Output::Drained));
-    // A called function passes on a value of 1, although 1 only waits for the end.
+    // A called function passes on a reference that 1 holds, although 1 only waits for the end.
     let (passed, _) = town.pass_on(1, user, 2);
     assert!(town.members[2].question(passed, "to_here()").is_ok());
     assert!(!town.has(0, &Output::Free(rref)));

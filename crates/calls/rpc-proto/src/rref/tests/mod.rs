@@ -203,7 +203,7 @@ impl Town {
         self.outputs.contains(&(who, output.clone()))
     }
 
-    /// Checks that nothing is left within a second.
+    /// Checks that nothing is left after a second.
     fn is_empty_soon(&mut self) {
         self.pass(Duration::from_secs(1));
         for machine in &self.members {

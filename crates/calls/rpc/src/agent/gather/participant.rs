@@ -40,8 +40,8 @@ impl RpcAgent {
     ///   lost, or is lost itself. The error names the lost member.
     /// - [`RpcErrorKind::UnknownWorker`] if a member is not in the group.
     /// - [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the values
-    ///   are too large, or if `within` is zero. Also if an async function calls this, because async
-    ///   functions must not block.
+    ///   are too large, or if `within` is shorter than 1 µs. Also if an async function calls this,
+    ///   because async functions must not block.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &self,
         value: &T,

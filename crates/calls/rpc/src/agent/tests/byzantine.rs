@@ -208,7 +208,7 @@ proptest! {
     fn a_callee_that_sends_nonsense_harms_nobody_else(which in 0..3_usize, bytes in bytes()) {
         let made = Made { transports: transports()[which].0.clone(), worker_threads: 1, ..Made::default() };
         let agents = super::made(3, &made, methods);
-        // Another process answers at the address of w2 and knows the greeting of w2.
+        // An impostor answers at the address of w2 and knows the greeting of w2.
         let mut listener = Listener::new(Ipv4Addr::LOCALHOST.into(), made.transports).unwrap();
         let mut members = (*agents[0].core().members()).clone();
         members.get_mut(&WorkerId(2)).unwrap().peer_address = listener.peer_address().unwrap();

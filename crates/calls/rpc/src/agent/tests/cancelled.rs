@@ -172,7 +172,8 @@ impl World {
         }
     }
 
-    /// Creates a tensor with a byte not used recently, in memory used before.
+    /// Creates a tensor with a byte not used recently.
+    /// Earlier tensors may have used its memory.
     fn tensor(&mut self) -> (u8, Tensor) {
         let begun = Instant::now();
         let mut block = loop {
@@ -246,7 +247,7 @@ fn what_is_shared_comes_back_whenever_its_call_is_cancelled() {
         for round in 0..400_u32 {
             let (byte, call) = world.call(HOLD);
             match round % 4 {
-                // Cancelled before a thread has begun to read.
+                // Cancelled immediately, usually before a thread has begun to read.
                 0 => {}
                 // Cancelled while the tensor is being read; the exact time does not matter.
                 1 | 2 => (0..round * 50).for_each(|_| std::hint::spin_loop()),

@@ -22,7 +22,7 @@ const BLOCK: Method<(), String> = Method::new("tests.block");
 const LATER: Method<u32, u32> = Method::new("tests.later");
 const FRAGILE: Method<Fragile, Fragile> = Method::new("tests.fragile");
 
-/// A number that cannot be decoded if it is 1, and not be encoded if it is 2.
+/// A number that cannot be decoded if it is 1, or encoded if it is 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fragile(u32);
 

@@ -39,7 +39,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Default settings, with these transports.
+    /// Returns default settings, with these transports.
     pub(crate) fn over(transports: TransportOptions) -> Self {
         Self {
             transports,

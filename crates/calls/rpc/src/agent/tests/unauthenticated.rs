@@ -71,7 +71,7 @@ fn garbage_stalling_and_flooding_harm_nobody_else() {
         let end = stream.read_to_end(&mut answer).map_err(|end| end.kind());
         assert_ne!(end, Err(std::io::ErrorKind::WouldBlock), "it stays open");
     }
-    // An endless stream of frames, each larger than a stranger may send.
+    // A long stream of frames, each larger than an unauthenticated peer may send.
     let mut flood = TcpStream::connect(at).unwrap();
     flood.set_write_timeout(Some(LONGEST)).unwrap();
     let header = rdzv_rpc_proto::frame::Header::new(rdzv_rpc_proto::frame::FrameKind::Hello);

@@ -86,8 +86,8 @@ impl Client {
 
     /// Acquires the reader lock, unless the slot is filled first.
     /// Returns `None` if another thread holds the lock for more than `LOCK_SOON`, because that
-    /// thread waits for replies. A polling driver holds the lock only briefly. If the driver read
-    /// each reply, every call would need one more running thread and one more wake-up.
+    /// thread probably waits for replies. A polling driver holds the lock only briefly. If the
+    /// driver read each reply, every call would need one more running thread and one more wake-up.
     fn reader_soon<T>(&self, slot: &Slot<T>) -> Option<MutexGuard<'_, Reader>> {
         let begun = Instant::now();
         loop {

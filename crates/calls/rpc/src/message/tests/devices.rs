@@ -215,7 +215,7 @@ fn a_device_that_the_receiver_has_not_is_its_error() {
 }
 
 /// Generates device maps for each pair of three workers.
-/// A map takes some of a worker's four devices to different devices; many maps are empty.
+/// A map takes the first 0 to 4 of a worker's four devices to different devices.
 fn any_maps() -> impl Strategy<Value = [[Vec<u32>; 3]; 3]> {
     let targets = Just((0..4).collect::<Vec<u32>>()).prop_shuffle();
     let map = (targets, 0..5_usize).prop_map(|(mut targets, len)| {

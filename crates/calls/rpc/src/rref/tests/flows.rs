@@ -53,7 +53,7 @@ fn a_value_of_ones_own_is_the_value_itself() {
 fn references_go_from_owner_to_user_to_user_and_back_and_to_oneself() {
     let agents = agents(3);
     let reference = RRef::new(&agents[0], 5_u64).unwrap();
-    // Owner to user, and from there along all workers, including the owner and each worker itself.
+    // Owner to user, and from there around the workers, the owner included.
     for steps in 0..7 {
         let value = agents[0].call(1, PASS, &(steps, reference.clone())).wait();
         assert_eq!(value, Ok(5), "{steps} steps");

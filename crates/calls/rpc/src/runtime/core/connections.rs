@@ -31,7 +31,7 @@ impl ClientOwner for Core {
 impl Core {
     /// Registers a peer that has completed the handshake.
     ///
-    /// `process` is the process at the other end, if it is on this host.
+    /// `process` is the process at the other end, if the kernel reports it.
     pub(crate) fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller {
         let process = self.local_process(&peer, process);
         let caller = Caller {
@@ -90,7 +90,7 @@ impl Core {
         self.notify_group_changed();
     }
 
-    /// Handles the end of the connection to a worker.
+    /// Handles a connection to a worker that has ended or could not be opened.
     /// If the worker is dead, this may be the only event that reports its death.
     pub(crate) fn cut_off(self: &Arc<Self>, id: WorkerId) {
         if let Some(member) = self.members().get(&id) {
