@@ -194,7 +194,8 @@ class Group:
         ValueError: the rank is not below the world size, the timeout is not positive, or the
             address is not an IP address.
         CollectiveTimeout: ranks are missing; ``peers`` names them.
-        CollectiveError: the rank is taken, or the ranks specify different world sizes.
+        CollectiveError: the rank is taken, the ranks specify different world sizes, or the store
+            failed.
 
     Attributes:
         rank (int): number of this process.
@@ -385,7 +386,8 @@ class Group:
             output: array, or a list of ``world_size`` arrays; the ``n``-th is from rank ``n``.
             input: array, or a list of ``world_size`` arrays; the ``n``-th goes to rank ``n``.
             output_splits (list[int] | None): number of rows (entries of the first dimension) from
-                each rank; None for equal parts. If one rank passes splits, all ranks must.
+                each rank; None for equal parts. If one rank passes splits or a list, all ranks must
+                pass one of them.
             input_splits (list[int] | None): number of rows for each rank.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return a :class:`Work` without waiting for the operation.
@@ -616,8 +618,8 @@ class Group:
     def rebuild(self, store):
         """Creates the group again after a failure, with the next epoch.
 
-        All ranks must call this method. A new process that replaces a rank joins with ``Group(...,
-        epoch=...)``. The method closes this group.
+        All remaining ranks must call this method. A new process that replaces a rank joins with
+        ``Group(..., epoch=...)``. The method closes this group.
 
         Args:
             store (Store): store through which the ranks find each other. It can be the store of the

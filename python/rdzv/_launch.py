@@ -85,7 +85,8 @@ def launch(
 
     Raises:
         WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback.
-            ``__cause__`` is the exception of the worker, if it could be pickled.
+            ``__cause__`` is the exception of the worker, if the worker ran on this node and the exception could be
+            pickled.
         LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
         ValueError: the function cannot be imported, or a setting is invalid. No worker was started.
         TypeError: a flag is unknown, or an argument cannot be pickled. No process was started.

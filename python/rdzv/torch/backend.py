@@ -64,7 +64,7 @@ def _limit(timeout):
 
 
 def _translated(error):
-    """Returns an error of the group with torch's text.
+    """Returns an error of the group; a timeout begins with torch's text.
 
     Users of torch search for this text. The text of the group follows.
     """
@@ -580,9 +580,9 @@ def _ended(outputs):
 
 
 def _writable(outputs):
-    """Returns contiguous tensors instead of `outputs`, and a function.
+    """Returns contiguous tensors for `outputs`, and a function.
 
-    The function copies them back, if that is necessary.
+    The function copies them back. It is None if `outputs` are contiguous.
     """
     if all(output.is_contiguous() for output in outputs):
         return outputs, None
