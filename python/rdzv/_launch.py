@@ -85,8 +85,8 @@ def launch(
 
     Raises:
         WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback.
-            ``__cause__`` is the exception of the worker, if the worker ran on this node and the exception could be
-            pickled.
+            ``__cause__`` is the exception of the worker, if the worker ran on this node and the
+            exception could be pickled.
         LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
         ValueError: the function cannot be imported, or a setting is invalid. No worker was started.
         TypeError: a flag is unknown, or an argument cannot be pickled. No process was started.
@@ -237,8 +237,8 @@ class _Launcher:
         environment["RDZV_CALLER"] = str(os.getpid())
         if settings.get("nproc_per_node") != 1:
             environment.setdefault("OMP_NUM_THREADS", "1")
-        # The keeper and the guard hold the other end of the pipe. The guard ends after all other
-        # processes of the run.
+        # The keeper and the guard hold the other end of the pipe. If the keeper is killed, the guard
+        # ends after all other processes of the run.
         self.cleared.extend(chain.from_iterable(starmap(os.pipe, [()])))
         self.held.extend(map(self.cleared.pop, (1,)))
         if call is not None:

@@ -224,8 +224,9 @@ class SimpleElasticAgent(ElasticAgent):
 
         Raises:
             ValueError: the agent has workers of another role.
-            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN, INIT or STOPPED,
-                or FAILED without failures. Failures of the rendezvous raise the classes of :mod:`rdzv.rendezvous`.
+            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN,
+                INIT or STOPPED, or FAILED without failures. Failures of the rendezvous raise the
+                classes of :mod:`rdzv.rendezvous`.
             Exception: an exception that one of the methods of the subclass raised.
             KeyboardInterrupt: Ctrl-C was pressed, and the workers have been stopped.
         """
