@@ -173,9 +173,9 @@ class Group:
 
     Operations raise these errors, besides those that their own texts list. ``TypeError``: the
     argument is not an array, or its element type or the operator for this type is not supported.
-    ``ValueError``: the array is read-only or not contiguous. In both cases nothing is sent, and the
-    group stays usable. ``CollectiveError``: the operation failed, and the group is broken; see
-    :meth:`rebuild`.
+    ``ValueError``: the array is read-only, not contiguous, not aligned or on another device, or
+    another argument has an invalid value. In both cases nothing is sent, and the group stays
+    usable. ``CollectiveError``: the operation failed, and the group is broken; see :meth:`rebuild`.
 
     Args:
         store (Store): store through which the ranks find each other.
@@ -334,7 +334,8 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, or ``input`` overlaps another part of ``output``.
+            ValueError: the sizes or types do not match, or ``input`` overlaps another part of
+                ``output``.
 
         Example:
             >>> import rdzv
@@ -363,7 +364,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match.
+            ValueError: the sizes or types do not match.
 
         Example:
             >>> import rdzv
@@ -396,7 +397,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the splits do not add up, or the arrays share memory.
+            ValueError: the splits do not add up, the types differ, or the arrays share memory.
 
         Example:
             >>> import rdzv
@@ -421,7 +422,8 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, ``output`` is missing at the root, or another rank passes it.
+            ValueError: the sizes or types do not match, ``output`` is missing at the root, or
+                another rank passes it.
 
         Example:
             >>> import rdzv
@@ -445,7 +447,8 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, ``input`` is missing at the root, or another rank passes it.
+            ValueError: the sizes or types do not match, ``input`` is missing at the root, or
+                another rank passes it.
 
         Example:
             >>> import rdzv
