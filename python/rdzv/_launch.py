@@ -237,8 +237,8 @@ class _Launcher:
         environment["RDZV_CALLER"] = str(os.getpid())
         if settings.get("nproc_per_node") != 1:
             environment.setdefault("OMP_NUM_THREADS", "1")
-        # The keeper and the guard hold the other end of the pipe. If the keeper is killed, the guard
-        # ends after all other processes of the run.
+        # The keeper and the guard hold the other end of the pipe. If the keeper is killed, the
+        # guard ends after all other processes of the run.
         self.cleared.extend(chain.from_iterable(starmap(os.pipe, [()])))
         self.held.extend(map(self.cleared.pop, (1,)))
         if call is not None:
