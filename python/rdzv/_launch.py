@@ -155,8 +155,9 @@ class _Launcher:
         self.pids: list[int] = []
         # Results of `waitpid` for the process.
         self.ended: list[tuple[int, int]] = []
-        # The read end of the pipe that ends with the last process of the run, and the write end.
+        # Read end of the pipe that ends with the last process of the run.
         self.cleared: list[int] = []
+        # Descriptors for the launcher: the write end of the pipe, and the call.
         self.held: list[int] = []
 
     def __del__(self) -> None:

@@ -106,7 +106,7 @@ class WorkerSpec:
 class Worker:
     """Worker from the point of view of its agent.
 
-    Unknown values are -1. In a :class:`LocalElasticAgent`, ``role_world_size`` always is.
+    Unknown values are -1. With a :class:`LocalElasticAgent`, ``role_world_size`` is always -1.
 
     Args:
         local_rank (int): the worker's rank within its node.

@@ -159,7 +159,8 @@ class RendezvousHandler(ABC):
 class NativeRendezvousHandler(RendezvousHandler):
     """Handler of a backend of rdzv.
 
-    A native agent uses only its parameters. Without an agent, its methods perform the rendezvous.
+    A native agent uses only the parameters of the handler. Without an agent, the methods of the
+    handler perform the rendezvous.
 
     Args:
         params (RendezvousParameters): backend, endpoint and numbers of nodes.

@@ -43,7 +43,7 @@ _OPERATORS = {
 }
 _NO_TIME = timedelta(0)
 # torch keeps only the C++ half of a backend, and calls into a dropped Python half fail. So backends
-# stay until they are destroyed, and the last destroyed ones report their end.
+# stay until they are destroyed. The last destroyed ones stay too: calls into them report the end.
 _kept = set()
 _destroyed = collections.deque(maxlen=64)
 
