@@ -77,8 +77,9 @@ def launch(
         start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: notebook functions, local
             functions and lambdas. ``"pickle"`` uses cloudpickle if it is installed.
         timeout (float | timedelta | None): time limit for the whole run, in seconds. Default ``None``: no limit.
-        **flags: long flags of ``rdzv run`` with underscores, such as ``rdzv_endpoint="head:29400"``, ``tee=3``,
-            ``heartbeat_timeout=60``. ``True`` sets a switch; a list becomes ``a,b``; a dict becomes ``k=v,...``.
+        **flags: most long flags of ``rdzv run`` with underscores, such as
+            ``rdzv_endpoint="head:29400"``, ``tee=3``, ``heartbeat_timeout=60``. ``True`` sets a
+            switch; a list becomes ``a,b``; a dict becomes ``k=v,...``.
 
     Returns:
         RunResult: a mapping from global rank to the value that this node's worker returned; None for a command.
