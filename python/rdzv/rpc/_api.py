@@ -253,6 +253,8 @@ def rpc_async(
 ) -> Any:
     """Calls a function on a worker, without waiting for its result.
 
+    If too many calls to the worker are in flight, the function first waits until one of them ends.
+
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
