@@ -206,7 +206,7 @@ def _path_to(whole: tuple[object, ...]) -> str:
 
 
 class _FunctionPickler(pickle.Pickler):
-    """Pickler that writes a function as its code, unless a module has it.
+    """Pickler that writes a function as its code, unless a worker can import it.
 
     It also writes functions of ``__main__`` as code. The globals and cells that the code uses
     follow it.
