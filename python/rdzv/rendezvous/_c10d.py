@@ -172,7 +172,7 @@ def create_backend(params: RendezvousParameters) -> "tuple[C10dRendezvousBackend
         keeps its server.
 
     Raises:
-        ValueError: an option has an invalid value, or the run id is empty.
+        ValueError: the endpoint or an option has an invalid value, or the run id is empty.
         RendezvousConnectionError: the store cannot be reached or hosted.
         RendezvousError: the temporary file cannot be created.
 
