@@ -105,7 +105,7 @@ def _function_of_text(text: str) -> object:
 
 
 def _name_of(function: object) -> tuple[str, str] | None:
-    """Module and qualified name of a function; None if they do not match it."""
+    """Module and qualified name by which a worker finds a function, or None."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
         return None
@@ -206,9 +206,10 @@ def _path_to(whole: tuple[object, ...]) -> str:
 
 
 class _FunctionPickler(pickle.Pickler):
-    """Pickler that writes a function as its code if it cannot be imported by name.
+    """Pickler that writes a function as its code, unless a worker can import it.
 
-    The globals and cells that the code uses follow it.
+    It also writes functions of ``__main__`` as code. The globals and cells that the code uses
+    follow it.
     """
 
     def reducer_override(self, value: object) -> Any:

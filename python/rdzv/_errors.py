@@ -39,7 +39,8 @@ class WorkerGroupFailed(Error):
         first (ProcessFailure): the first failure of the job, with ``rank``, ``cause`` and ``traceback``.
         result (RunResult | None): the result of the run, with its report.
 
-    ``__cause__`` is the exception that the worker raised, if it could be pickled.
+    ``__cause__`` is the exception that the worker raised, if the worker ran on this node and the
+    exception could be pickled.
 
     Example:
         >>> import rdzv

@@ -173,9 +173,9 @@ class Group:
 
     Operations raise these errors, besides those that their own texts list. ``TypeError``: the
     argument is not an array, or its element type or the operator for this type is not supported.
-    ``ValueError``: the array is read-only or not contiguous. In both cases nothing is sent, and the
-    group stays usable. ``CollectiveError``: the operation failed, and the group is broken; see
-    :meth:`rebuild`.
+    ``ValueError``: the array is read-only, not contiguous, not aligned or on another device, or
+    another argument has an invalid value. In both cases nothing is sent, and the group stays
+    usable. ``CollectiveError``: the operation failed, and the group is broken; see :meth:`rebuild`.
 
     Args:
         store (Store): store through which the ranks find each other.
@@ -194,7 +194,8 @@ class Group:
         ValueError: the rank is not below the world size, the timeout is not positive, or the
             address is not an IP address.
         CollectiveTimeout: ranks are missing; ``peers`` names them.
-        CollectiveError: the rank is taken, or the ranks specify different world sizes.
+        CollectiveError: the rank is taken, the ranks specify different world sizes, or the store
+            failed.
 
     Attributes:
         rank (int): number of this process.
@@ -333,7 +334,8 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, or ``input`` overlaps another part of ``output``.
+            ValueError: the sizes or types do not match, or ``input`` overlaps another part of
+                ``output``.
 
         Example:
             >>> import rdzv
@@ -362,7 +364,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match.
+            ValueError: the sizes or types do not match.
 
         Example:
             >>> import rdzv
@@ -385,7 +387,8 @@ class Group:
             output: array, or a list of ``world_size`` arrays; the ``n``-th is from rank ``n``.
             input: array, or a list of ``world_size`` arrays; the ``n``-th goes to rank ``n``.
             output_splits (list[int] | None): number of rows (entries of the first dimension) from
-                each rank; None for equal parts. If one rank passes splits, all ranks must.
+                each rank; None for equal parts. If one rank passes splits or a list, all ranks must
+                pass one of them.
             input_splits (list[int] | None): number of rows for each rank.
             timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return a :class:`Work` without waiting for the operation.
@@ -394,7 +397,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the splits do not add up, or the arrays share memory.
+            ValueError: the splits do not add up, the types differ, or the arrays share memory.
 
         Example:
             >>> import rdzv
@@ -419,7 +422,8 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, ``output`` is missing at the root, or another rank passes it.
+            ValueError: the sizes or types do not match, ``output`` is missing at the root, or
+                another rank passes it.
 
         Example:
             >>> import rdzv
@@ -443,7 +447,8 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not match, ``input`` is missing at the root, or another rank passes it.
+            ValueError: the sizes or types do not match, ``input`` is missing at the root, or
+                another rank passes it.
 
         Example:
             >>> import rdzv
@@ -616,8 +621,8 @@ class Group:
     def rebuild(self, store):
         """Creates the group again after a failure, with the next epoch.
 
-        All ranks must call this method. A new process that replaces a rank joins with ``Group(...,
-        epoch=...)``. The method closes this group.
+        All remaining ranks must call this method. A new process that replaces a rank joins with
+        ``Group(..., epoch=...)``. The method closes this group.
 
         Args:
             store (Store): store through which the ranks find each other. It can be the store of the

@@ -77,15 +77,17 @@ def launch(
         start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: notebook functions, local
             functions and lambdas. ``"pickle"`` uses cloudpickle if it is installed.
         timeout (float | timedelta | None): time limit for the whole run, in seconds. Default ``None``: no limit.
-        **flags: long flags of ``rdzv run`` with underscores, such as ``rdzv_endpoint="head:29400"``, ``tee=3``,
-            ``heartbeat_timeout=60``. ``True`` sets a switch; a list becomes ``a,b``; a dict becomes ``k=v,...``.
+        **flags: most long flags of ``rdzv run`` with underscores, such as
+            ``rdzv_endpoint="head:29400"``, ``tee=3``, ``heartbeat_timeout=60``. ``True`` sets a
+            switch; a list becomes ``a,b``; a dict becomes ``k=v,...``.
 
     Returns:
         RunResult: a mapping from global rank to the value that this node's worker returned; None for a command.
 
     Raises:
         WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback.
-            ``__cause__`` is the exception of the worker, if it could be pickled.
+            ``__cause__`` is the exception of the worker, if the worker ran on this node and the
+            exception could be pickled.
         LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
         ValueError: the function cannot be imported, or a setting is invalid. No worker was started.
         TypeError: a flag is unknown, or an argument cannot be pickled. No process was started.
@@ -154,8 +156,9 @@ class _Launcher:
         self.pids: list[int] = []
         # Results of `waitpid` for the process.
         self.ended: list[tuple[int, int]] = []
-        # The read end of the pipe that ends with the last process of the run, and the write end.
+        # Read end of the pipe that ends with the last process of the run.
         self.cleared: list[int] = []
+        # Descriptors for the launcher: the write end of the pipe, and the call.
         self.held: list[int] = []
 
     def __del__(self) -> None:
@@ -236,8 +239,8 @@ class _Launcher:
         environment["RDZV_CALLER"] = str(os.getpid())
         if settings.get("nproc_per_node") != 1:
             environment.setdefault("OMP_NUM_THREADS", "1")
-        # The keeper and the guard hold the other end of the pipe. The guard ends after all other
-        # processes of the run.
+        # The keeper and the guard hold the other end of the pipe. If the keeper is killed, the
+        # guard ends after all other processes of the run.
         self.cleared.extend(chain.from_iterable(starmap(os.pipe, [()])))
         self.held.extend(map(self.cleared.pop, (1,)))
         if call is not None:

@@ -1,4 +1,4 @@
-"""Plug-in for pytest with one fixture; it loads nothing until a test uses it."""
+"""Plug-in for pytest; its fixture loads ``rdzv.testing`` on first use."""
 
 import pytest
 

@@ -248,7 +248,7 @@ class Job:
     def init_process_group(self, backend: str = "gloo", **options: "Any") -> None:
         """Makes the default process group of torch, or changes its members.
 
-        The group is changed in place if its backend can be reconfigured, and made again otherwise.
+        The group is changed in place if all members can reconfigure it, and made again otherwise.
 
         Args:
             backend (str): backend of the group.

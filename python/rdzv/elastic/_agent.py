@@ -224,8 +224,9 @@ class SimpleElasticAgent(ElasticAgent):
 
         Raises:
             ValueError: the agent has workers of another role.
-            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN. Failures of the
-                rendezvous raise the classes of :mod:`rdzv.rendezvous`.
+            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN,
+                INIT or STOPPED, or FAILED without failures. Failures of the rendezvous raise the
+                classes of :mod:`rdzv.rendezvous`.
             Exception: an exception that one of the methods of the subclass raised.
             KeyboardInterrupt: Ctrl-C was pressed, and the workers have been stopped.
         """
@@ -296,7 +297,8 @@ class SimpleElasticAgent(ElasticAgent):
             worker_group.master_port = spec.master_port or info.bootstrap_store_info.master_port
             store = info.store
         else:
-            # The native agent is in the round. Its store connects only for an override.
+            # The native agent has joined the round. Reading its store connects to a server, which
+            # only an override needs.
             overridden = type(self)._assign_worker_ranks is not SimpleElasticAgent._assign_worker_ranks
             store = worker_group.store if overridden else None
         rank, world_size = worker_group.group_rank, worker_group.group_world_size

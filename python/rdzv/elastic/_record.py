@@ -91,9 +91,10 @@ def record(fn: "Callable[_P, _R]", error_handler: "ErrorHandler | None" = None) 
         error_handler (ErrorHandler | None): writes the error file; ``None``: a new :class:`ErrorHandler`.
 
     Returns:
-        callable: the function. It raises the same exceptions, but first writes them to the file that
-        ``TORCHELASTIC_ERROR_FILE`` names, in torch's format. For a :class:`ChildFailedError` it writes the first
-        failure. ``sys.exit(0)`` in the function makes it return None.
+        callable: the function. It raises the same exceptions. It first writes each ``Exception`` to
+        the file that ``TORCHELASTIC_ERROR_FILE`` names, in torch's format. For a
+        :class:`ChildFailedError` it writes the first failure. ``sys.exit(0)`` in the function makes
+        it return None.
 
     Example:
         >>> from rdzv.elastic import record

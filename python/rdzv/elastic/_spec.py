@@ -26,10 +26,10 @@ class WorkerSpec:
         max_restarts (int): maximum number of restarts after failures. Default 3.
         monitor_interval (float): seconds between two calls to ``_monitor_workers``. Default 0.1. Only
             :class:`SimpleElasticAgent` uses it.
-        master_port (int | None): port of the workers' store; ``None``: a free port. Only
-            :class:`SimpleElasticAgent` accepts it.
-        master_addr (str | None): host of the workers' store; ``None``: rdzv finds it. Only
-            :class:`SimpleElasticAgent` accepts it.
+        master_port (int | None): port of the workers' store; ``None``: rdzv or the handler chooses
+            it. Only :class:`SimpleElasticAgent` accepts it.
+        master_addr (str | None): host of the workers' store; ``None``: rdzv or the handler chooses
+            it. Only :class:`SimpleElasticAgent` accepts it.
         local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
         numa_options (object | None): torch's ``NumaOptions``; :class:`LocalElasticAgent` uses its
@@ -106,7 +106,7 @@ class WorkerSpec:
 class Worker:
     """Worker from the point of view of its agent.
 
-    Unknown values are -1. In a :class:`LocalElasticAgent`, ``role_world_size`` always is.
+    Unknown values are -1. With a :class:`LocalElasticAgent`, ``role_world_size`` is always -1.
 
     Args:
         local_rank (int): the worker's rank within its node.

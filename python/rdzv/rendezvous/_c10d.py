@@ -56,7 +56,7 @@ class RendezvousBackend(ABC):
 
     @abstractmethod
     def set_state(self, state: bytes, token: "Any" = None) -> "tuple[bytes, Any, bool] | None":
-        """Replaces the state that has a token.
+        """Replaces the state if ``token`` is the token of the present state.
 
         Args:
             state (bytes): the new state.
@@ -124,7 +124,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._decoded(_asked(lambda: self._store.get(self._key)))
 
     def set_state(self, state: bytes, token: "Any" = None) -> "tuple[bytes, bytes, bool] | None":
-        """Replaces the state that has a token.
+        """Replaces the state if ``token`` is the token of the present state.
 
         Args:
             state (bytes): the new state.
@@ -172,7 +172,7 @@ def create_backend(params: RendezvousParameters) -> "tuple[C10dRendezvousBackend
         keeps its server.
 
     Raises:
-        ValueError: an option has an invalid value, or the run id is empty.
+        ValueError: the endpoint or an option has an invalid value, or the run id is empty.
         RendezvousConnectionError: the store cannot be reached or hosted.
         RendezvousError: the temporary file cannot be created.
 

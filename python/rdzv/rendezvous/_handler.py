@@ -159,7 +159,8 @@ class RendezvousHandler(ABC):
 class NativeRendezvousHandler(RendezvousHandler):
     """Handler of a backend of rdzv.
 
-    A native agent uses only its parameters. Without an agent, its methods perform the rendezvous.
+    A native agent uses only the parameters of the handler. Without an agent, the methods of the
+    handler perform the rendezvous.
 
     Args:
         params (RendezvousParameters): backend, endpoint and numbers of nodes.
@@ -247,12 +248,12 @@ class NativeRendezvousHandler(RendezvousHandler):
         """Returns True if no node can join any more.
 
         Returns:
-            bool: True after any node has called :meth:`set_closed`.
+            bool: True after any node has called :meth:`set_closed`. Always False with ``static``.
         """
         return self._joined().is_closed()
 
     def set_closed(self) -> None:
-        """Closes the rendezvous for all nodes."""
+        """Closes the rendezvous for all nodes; does nothing with ``static``."""
         self._joined().set_closed()
 
     def num_nodes_waiting(self) -> int:
@@ -267,6 +268,8 @@ class NativeRendezvousHandler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Closes the rendezvous for all nodes, and frees its resources.
+
+        It closes only a rendezvous that this handler has used, and no ``static`` one.
 
         Returns:
             bool: True if that succeeded.

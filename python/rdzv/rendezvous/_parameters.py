@@ -6,7 +6,8 @@ class RendezvousParameters:
 
     Args:
         backend (str): name of the backend: ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"`` or a registered name.
-        endpoint (str): ``HOST[:PORT]``; empty for a single node.
+        endpoint (str): ``HOST[:PORT]``, or for ``c10d`` also a list of voters (``a:29400,b,c``);
+            empty for a single node.
         run_id (str): run id of the job, the same on all nodes.
         min_nodes (int): smallest number of nodes, at least 1.
         max_nodes (int): largest number of nodes, at least ``min_nodes``.

@@ -74,6 +74,7 @@ def rendezvous(
         token (str | bytes | None): the secret of the job, for a TCP store. Default: the token that the launcher put
             into the environment, if there is one.
         tls (dict | None): PEM files ``certificate``, ``key`` and ``authorities``. Default: those of the environment.
+            The defaults apply only if ``token`` and ``tls`` are both None.
         **kwargs (object): arguments for a registered handler.
 
     Returns:

@@ -210,7 +210,7 @@ def rpc_sync(
         Deadline: the result did not arrive in time.
         PeerLost: the worker is lost.
         RpcError: the worker has no such function, or refused the call; ``kind`` is the reason.
-        TypeError: an argument cannot be sent; nothing was sent.
+        TypeError or ValueError: an argument cannot be sent; nothing was sent.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc
@@ -253,6 +253,8 @@ def rpc_async(
 ) -> Any:
     """Calls a function on a worker, without waiting for its result.
 
+    If too many calls to the worker are in flight, the function first waits until one of them ends.
+
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
@@ -264,7 +266,7 @@ def rpc_async(
         Future: the future of the result; it can be awaited.
 
     Raises:
-        TypeError: an argument cannot be sent; nothing was sent.
+        TypeError or ValueError: an argument cannot be sent; nothing was sent.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc
@@ -322,7 +324,7 @@ def remote(
 
     Raises:
         RpcError: no worker has this name or rank, or the worker is lost.
-        TypeError: an argument cannot be sent; nothing was sent.
+        TypeError or ValueError: an argument cannot be sent; nothing was sent.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc

@@ -47,7 +47,10 @@ class Arena:
 
     @property
     def free(self) -> int:
-        """int: number of free bytes. Blocks are powers of two; less may fit."""
+        """int: number of free bytes.
+
+        Blocks are powers of two, so an array with this number of bytes may not fit.
+        """
         return self._native.free
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:

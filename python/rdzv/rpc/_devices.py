@@ -1,8 +1,8 @@
 """Tensors on devices: memory and streams of the framework.
 
 The streams order all work, and no thread of Python waits for a device. A blocking function that
-another worker calls with tensors on a device runs with new current streams. Kept values are
-complete for the default streams.
+another worker calls with tensors on a device runs with new current streams. The default streams
+wait for the work that creates a kept value.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def entered(parts: list[Any]) -> contextlib.ExitStack | None:
 
 
 def settle(native: Any) -> None:
-    """Completes a value that is kept, for the default streams."""
+    """Makes the default streams wait for the work that creates a kept value."""
     for index in native.devices:
         framework.settle(index)
 
 
 def follow(native: Any) -> None:
-    """Makes the current streams wait for the values that are kept."""
+    """Makes the current streams wait for the work that creates kept values."""
     for index in native.devices:
         framework.follow(index)
 

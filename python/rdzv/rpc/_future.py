@@ -231,9 +231,9 @@ class Future(Generic[T]):
         Its exceptions are logged.
 
         Args:
-            callback (callable): function that gets this future. It runs in the context of this
-                call, on a thread of the agent, or on the thread that waits for or sets the result.
-                If the result was already read or set, it runs immediately.
+            callback (callable): function that gets this future. It runs in a copy of the current
+                context, on a thread of the agent, or on the thread that waits for or sets the
+                result. If the result was already read or set, it runs immediately.
 
         Example:
             >>> from rdzv import rpc

@@ -26,7 +26,7 @@ thread = threading.local()
 
 
 def blocked(wait: Callable[..., T], *args: Any) -> T:
-    """Waits inside a call. Calls that come back here get further threads."""
+    """Waits inside a call. Nested calls to this worker get further threads."""
     inside, native = request.get(), agent.get()
     if inside is None or native is None:
         return wait(*args)

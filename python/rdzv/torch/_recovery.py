@@ -19,7 +19,7 @@ _said: set[str] = set()
 
 
 def _say(job: rdzv.Job, text: str) -> None:
-    """Prints once, at rank 0, which way of recovery a job uses."""
+    """Prints each way of recovery that a job uses once, at rank 0."""
     if job.rank == 0 and text not in _said:
         _said.add(text)
         print(f"rdzv: {text}", file=sys.stderr)

@@ -43,7 +43,7 @@ _OPERATORS = {
 }
 _NO_TIME = timedelta(0)
 # torch keeps only the C++ half of a backend, and calls into a dropped Python half fail. So backends
-# stay until they are destroyed, and the last destroyed ones report their end.
+# stay until they are destroyed. The last destroyed ones stay too: calls into them report the end.
 _kept = set()
 _destroyed = collections.deque(maxlen=64)
 
@@ -64,7 +64,7 @@ def _limit(timeout):
 
 
 def _translated(error):
-    """Returns an error of the group with torch's text.
+    """Returns an error of the group; a timeout begins with torch's text.
 
     Users of torch search for this text. The text of the group follows.
     """
@@ -580,9 +580,9 @@ def _ended(outputs):
 
 
 def _writable(outputs):
-    """Returns contiguous tensors instead of `outputs`, and a function.
+    """Returns contiguous tensors for `outputs`, and a function.
 
-    The function copies them back, if that is necessary.
+    The function copies them back. It is None if `outputs` are contiguous.
     """
     if all(output.is_contiguous() for output in outputs):
         return outputs, None

@@ -387,7 +387,7 @@ def _deserialize(
 
 
 def _check_policy() -> None:
-    """Refuses calls unless this module has made the agent.
+    """Refuses calls unless the policy is ``any``.
 
     torch's pickles may refer to any function or class.
     """
