@@ -68,7 +68,7 @@ pub enum AgentEvent {
         took: Duration,
         /// Rank and number of agents, or the reason of the failure.
         result: Result<(GroupRank, u32), String>,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Ranks were assigned.
@@ -91,7 +91,7 @@ pub enum AgentEvent {
         master_port: u16,
         /// Store that the agents of the round share.
         store: RoundStore,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// The agent started a worker.
@@ -102,7 +102,7 @@ pub enum AgentEvent {
         worker: WorkerIdentity,
         /// Files that the worker's output goes to.
         files: WorkerFiles,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// A worker exited.
@@ -172,7 +172,7 @@ pub enum AgentEvent {
         at: Wall,
         /// New state.
         state: GroupState,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Workers hang.

@@ -187,8 +187,9 @@ struct StopRequests {
 impl StopHandle {
     /// Stops the workers with this signal.
     ///
-    /// The run then ends with [`RunError::Signalled`], unless its workers have failed finally.
-    /// Before a run, the call ends the next run at its beginning. After a run it has no effect.
+    /// The run then ends with [`RunError::Signalled`], unless another event has already decided how
+    /// the run ends, such as a final failure of workers. Before a run, the call ends the next run
+    /// at its beginning. After a run it has no effect.
     ///
     /// [`RunError::Signalled`]: crate::api::RunError::Signalled
     pub fn stop(&self, signal: i32) {

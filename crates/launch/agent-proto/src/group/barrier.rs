@@ -10,7 +10,8 @@ use rdzv_core::rank::GroupRank;
 /// The store's barrier operation uses the key.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
-/// torchrun's limit on the wait at the exit barrier; rdzv has none by default.
+/// torchrun's limit on the wait at the exit barrier.
+/// `rdzv run` and the library have no limit by default.
 pub const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Key of an agent's role: a [`rdzv_core::rank::RoleInfo`] as JSON.

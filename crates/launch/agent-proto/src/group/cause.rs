@@ -60,7 +60,7 @@ pub enum Cause {
     },
     /// The worker sent no heartbeat within the limit of its phase.
     Heartbeat {
-        /// The worker's name for the phase that it was in.
+        /// Phase that the worker was in, and the note of its last heartbeat, if any.
         phase: String,
         /// Time without a heartbeat.
         silent: Duration,

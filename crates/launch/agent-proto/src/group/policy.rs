@@ -7,8 +7,8 @@ use rdzv_core::time::Mono;
 use super::Finality;
 
 /// Restart budget of the job, as far as this node knows it.
-/// Restarts on other nodes use the same budget, except with `--in-process`. Other changes of
-/// membership never cost a restart.
+/// Restarts on other nodes that rdzv's coordinator reports use the same budget, except with
+/// `--in-process`. Other changes of membership never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,

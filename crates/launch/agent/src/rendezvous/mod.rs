@@ -11,7 +11,8 @@
 //! | exit barrier | – | that of the backend, or through the store of the round |
 //! | end | – | closes the run, or leaves it to the other nodes |
 //!
-//! There is no exchange if the backend knows the ranks; otherwise `rank_exchange` does it.
+//! There is no exchange if the backend knows the ranks, or if all nodes have the same role and
+//! number of workers (`identical_workers`). Otherwise `rank_exchange` does it.
 //!
 //! All code here that may wait for other nodes runs on separate threads and answers through a
 //! channel. The agent's loop therefore waits only for events.
@@ -89,7 +90,7 @@ pub(crate) enum Answer {
 /// Reason for which this node leaves, and its effect on the other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LeaveReason {
-    /// All nodes have succeeded: the run is over.
+    /// The workers here have succeeded and the exit barrier is over: the run ends.
     Succeeded,
     /// The run is over for all nodes.
     /// `reason` is for nodes that do not know it yet.

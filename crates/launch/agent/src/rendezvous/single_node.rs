@@ -51,7 +51,7 @@ impl LocalRendezvous {
 
     /// Returns the next round.
     /// The server is the same for the whole run. Without a shared store, each attempt gets a new
-    /// free port, unless the port is specified.
+    /// free port, unless the configuration specifies the port or a socket.
     pub(super) fn round(&mut self) -> Result<Round, AgentError> {
         let port = if self.share_store {
             match &self.server {
