@@ -164,7 +164,8 @@ pub struct ObserveOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryPlan {
     /// Time that a worker has to leave its function.
-    /// Then the agent kills the worker.
+    /// Then the agent kills the worker. If the agent stops other workers at the same time, the
+    /// shutdown timeout applies if it is longer.
     pub abort_timeout: Duration,
     /// Directory in which the agent creates the directory of the control socket.
     /// The path must be short, because the path of a socket has at most 107 bytes.

@@ -37,7 +37,8 @@ pub struct GroupSpec {
     /// `None` means `1`.
     pub nccl_error_handling: Option<String>,
     /// Time that workers have to leave their function (`--abort-timeout`).
-    /// Workers that recover keep their process. `None` without `--in-process`.
+    /// The shutdown timeout applies if it is longer and other workers are stopped at the same time.
+    /// `None` without `--in-process`.
     pub abort_timeout: Option<Duration>,
     /// Devices to divide among the workers.
     /// `None` without `--virtual-local-rank`.
@@ -85,9 +86,10 @@ impl Default for GroupIdentity {
 /// Restarts after failures: their number, delay and exceptions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestartOptions {
-    /// Number of restarts that the group may use after failures; default 0.
+    /// Maximum number of restarts after failures; default 0.
+    /// All nodes at rdzv's coordinator share them, except with `--in-process`.
     pub max_restarts: u32,
-    /// Delay between the workers' exit and the next rendezvous; default none.
+    /// Delay between the stop of the workers and the next rendezvous; default none.
     pub settle_delay: Duration,
     /// Exit codes after which the group does not restart; default none.
     /// A negative number is minus a signal.

@@ -192,8 +192,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 LeaveReason::Failed { reason: None }
             }
             (GroupEnding::Devices(text), _) => failed(Some(text.clone())),
-            // A node that could not join, or that has lost the rendezvous, does not end the run of
-            // the other nodes.
+            // A node that failed its check, could not join, or has lost the rendezvous does not end
+            // the run of the other nodes.
             (
                 GroupEnding::Broken,
                 Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),

@@ -310,7 +310,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     /// Emits an event of a dynamic rendezvous.
-    /// In a static rendezvous, and on a single node, nodes neither join nor leave.
+    /// Other kinds of rendezvous have no such events.
     fn emit_recorded(&mut self, event: RendezvousEvent) {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan else {
             return;

@@ -46,7 +46,7 @@ use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 pub use rank_exchange::by_store as exchange_ranks;
 use single_node::LocalRendezvous;
 
-/// Operation in the error of a thread that cannot be started.
+/// Part of the error for a thread that cannot be started.
 const NO_THREAD: &str = "start a thread for the rendezvous";
 
 /// Name of the thread of the workers' store in the health check.

@@ -22,7 +22,7 @@ const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct LocalRendezvous {
-    /// Value of `--local-addr`: other nodes may have to reach the store there.
+    /// Address from the configuration, at which other hosts may reach the store.
     address: Option<String>,
     share_store: bool,
     master_port: MasterPort,
