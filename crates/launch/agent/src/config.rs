@@ -84,7 +84,7 @@ pub struct RendezvousOptions {
     /// Port of the workers' store.
     /// The default is a free port.
     pub master_port: MasterPort,
-    /// `true` if the agents share their store with the workers.
+    /// `true` if an agent hosts the workers' store.
     /// `false` leaves the workers' store to the worker with rank 0
     /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous ignores `false`. The default is
     /// `true`.

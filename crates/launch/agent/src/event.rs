@@ -17,7 +17,7 @@ pub use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 pub use crate::worker::{WorkerFiles, WorkerIdentity};
 pub use rdzv_rendezvous::{GroupEvent, NodeState};
 
-/// Target of the log lines that repeat torchelastic's texts word for word.
+/// Target of the log lines that have torchelastic's texts, or replace them.
 /// Each such line describes something that is an event too.
 pub const TORCHELASTIC: &str = "torchelastic";
 
@@ -113,7 +113,7 @@ pub enum AgentEvent {
         worker: WorkerIdentity,
         /// Exit code or signal.
         exit: Exit,
-        /// `true` if the agent had sent the worker a signal before.
+        /// `true` if the agent had sent the running worker a closing signal or SIGKILL.
         /// `false` if the reason for that signal was a fault of this worker, such as a hang.
         stopped_by_agent: bool,
     },

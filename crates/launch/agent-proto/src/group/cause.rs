@@ -30,7 +30,7 @@ pub enum Cause {
         /// the line states the reason.
         last_line: Option<String>,
     },
-    /// A signal that the agent did not send killed the program.
+    /// A signal killed the program, but not a closing signal or SIGKILL from the agent.
     Signal {
         /// Number of the signal.
         signal: i32,

@@ -47,7 +47,7 @@ pub struct WorkerExit {
     pub exit: Exit,
     /// Time at which the agent saw the exit, or the time that the supervisor reported.
     pub at: Wall,
-    /// `true` if the agent had signalled the worker while it was still running.
+    /// `true` if the agent had sent the running worker a closing signal or SIGKILL.
     /// `false` if a fault of this worker, such as a hang, was the reason for the signal.
     pub stopped_by_agent: bool,
 }

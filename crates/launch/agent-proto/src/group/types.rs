@@ -155,7 +155,8 @@ pub enum GroupInput {
     /// As [`GroupInput::Ready`], because the function raised an exception.
     /// A failure elsewhere may be the reason.
     Raised(LocalRank),
-    /// Workers hang. The group stops all its workers, as after a failure.
+    /// Workers hang, which counts as a failure.
+    /// The group stops all its workers, also with `--in-process`.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
