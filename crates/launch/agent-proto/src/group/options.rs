@@ -105,7 +105,7 @@ pub struct StopOptions {
     /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT.
     pub signals: Vec<i32>,
     /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
-    /// The value is the text of `--signals-to-handle`.
+    /// The launcher sets it to the text of `--signals-to-handle`.
     pub signals_text: String,
 }
 
