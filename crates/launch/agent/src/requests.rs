@@ -97,7 +97,7 @@ impl Requests {
 
     /// Records that another node received the notice of preemption.
     /// A [`Request::Notice`] follows once it is known whether the scheduler sends the signal to
-    /// this node too.
+    /// this node too. A signal that is not this node's notice has no effect.
     pub(crate) fn notice_elsewhere(&mut self, signal: i32) {
         if Some(signal) == self.notice {
             self.copies.note(signal, Way::OtherNode, Instant::now());

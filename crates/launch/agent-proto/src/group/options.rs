@@ -121,8 +121,8 @@ impl Default for StopOptions {
 
 /// Handling of the notice that the scheduler will take the job's nodes away.
 ///
-/// At least one agent receives the notice as a signal. The other agents of the round that handle
-/// notices receive it through the round's store. Each agent with the notice writes the file, and
+/// At least one agent receives the notice as a signal. The other agents of the round with the same
+/// signal receive it through the round's store. Each agent with the notice writes the file, and
 /// sends the signal once to each of its workers that handles it, unless the scheduler did so. No
 /// restart follows.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -150,7 +150,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Kills the suspended workers, because this node leaves their round.
+    /// Kills the workers, suspended or not, because this node leaves their round.
     fn kill_fenced(&mut self) {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);
