@@ -274,7 +274,7 @@ impl RendezvousHandle {
         self.us.rank
     }
 
-    /// Returns the number of agents in the round, or 0 without a backend.
+    /// Returns the number of agents in the backend's round, or 0 outside a round.
     pub(crate) fn group_world_size(&self) -> u32 {
         self.round().map_or(0, |round| round.info.world_size)
     }
