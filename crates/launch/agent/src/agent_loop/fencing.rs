@@ -88,7 +88,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Logs that rounds now have a fence, or no longer have one.
     ///
-    /// The first message, that the fence is on, does not appear on the screen.
+    /// The first message, that the fence is on, has the level INFO; later ones are warnings.
     pub(super) fn say_fence(&mut self, acts: bool) {
         let was = self.has_fence;
         if acts == was.unwrap_or(false) {

@@ -235,6 +235,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     /// Suspends the workers until the job continues or must end.
+    /// A notice of preemption also ends the suspension.
     async fn suspend(&mut self) -> Option<GroupInput> {
         let role = self.config.identity.role.clone();
         let since = self.clock.now().mono;
