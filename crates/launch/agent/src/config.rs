@@ -160,7 +160,7 @@ pub struct ObserveOptions {
     pub worker_sockets: Option<PathBuf>,
 }
 
-/// Recovery of workers in their processes after the loss of another worker.
+/// Recovery of workers in their processes (`--in-process`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryPlan {
     /// Time that a worker has to leave its function.

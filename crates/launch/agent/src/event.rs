@@ -145,7 +145,7 @@ pub enum AgentEvent {
     Regrouping {
         /// Time of the event.
         at: Wall,
-        /// One sentence: nodes that joined or left, and how the agent noticed it.
+        /// One sentence about the reason, such as nodes that joined or left.
         reason: String,
     },
     /// The coordinator, its voters or the fence of a dynamic rendezvous changed.
@@ -233,7 +233,7 @@ pub enum AgentEvent {
         /// Signal number.
         signal: i32,
     },
-    /// The scheduler takes the nodes away, and the agent notifies the workers.
+    /// The scheduler announced that it will take nodes of the job away.
     Preempted {
         /// Time of the event.
         at: Wall,
