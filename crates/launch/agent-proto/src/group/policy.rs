@@ -84,8 +84,8 @@ impl RestartBudget {
 pub const TIMEOUT_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
 /// Time that the last failure of a budget waits for an explanation.
-/// A change of membership may explain it: workers fail because a node vanishes, and may do so
-/// before the agent is notified. This value applies if no backend provides its own.
+/// The loss of a node may explain it: workers fail because a node vanishes, and may do so before
+/// the agent is notified. This value applies if no backend provides its own.
 pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time that this node still waits at the exit barrier once the run is over.

@@ -223,7 +223,7 @@ pub struct StartRequest {
 pub enum GroupOutput {
     /// Join the rendezvous.
     Join {
-    /// Number of restarts that this node has used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Empty the workers' store, so that no worker finds earlier data.
