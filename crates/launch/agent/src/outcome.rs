@@ -28,7 +28,7 @@ pub enum Outcome {
         /// `false` if this agent has not started any worker.
         workers_started: bool,
     },
-    /// The scheduler takes the nodes away, and the agent notified the workers.
+    /// The scheduler gave notice that it will take the nodes away.
     /// See [`PreemptionPlan`](crate::config::PreemptionPlan).
     Preempted {
         /// Number of the signal with which the scheduler gave notice.
