@@ -87,7 +87,7 @@ impl Default for GroupIdentity {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestartOptions {
     /// Maximum number of restarts after failures; default 0.
-    /// All nodes at rdzv's coordinator share them, except with `--in-process`.
+    /// All agents of rdzv at one coordinator share them, except with `--in-process`.
     pub max_restarts: u32,
     /// Delay between the stop of the workers and the next rendezvous; default none.
     pub settle_delay: Duration,

@@ -21,7 +21,8 @@
 //! All nodes share one restart budget: a restart that another node has used for its failure is no
 //! longer available here. Each node has a separate budget if workers recover in their processes,
 //! and in a rendezvous without rdzv's coordinator: static, at a PyTorch store, in a file or in
-//! etcd. No other change of membership costs a restart.
+//! etcd. Agents of torchrun count only their own restarts. No other change of membership costs a
+//! restart.
 
 use super::phase::{Phase, StopReason};
 use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
