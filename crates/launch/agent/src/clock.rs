@@ -7,7 +7,8 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 /// Clock that returns the monotonic and the wall time together.
 /// The monotonic time starts at 0 when the clock is created. It excludes the time of a suspension
-/// (Ctrl-Z, or a fence), so callers must not keep a copy of the clock.
+/// (Ctrl-Z, or a fence after which the workers continue). Callers must therefore not keep a copy of
+/// the clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     origin: Instant,

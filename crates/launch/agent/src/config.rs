@@ -78,15 +78,16 @@ pub struct RendezvousOptions {
     /// `true` if the job cannot succeed without this node.
     /// A run that ends without this node then belongs to another job. The default is `false`.
     pub is_needed: bool,
-    /// Address of this node that other nodes should use; `None` to detect it.
+    /// Address of the workers' store if this node is the only one.
+    /// `None` means `127.0.0.1`. Other kinds of rendezvous have the address in their parameters.
     pub local_addr: Option<String>,
     /// Port of the workers' store.
     /// The default is a free port.
     pub master_port: MasterPort,
-    /// `true` if the agents share their store with the workers.
+    /// `true` if an agent hosts the workers' store.
     /// `false` leaves the workers' store to the worker with rank 0
-    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous ignores `false`. Each dynamic
-    /// backend decides whether it can share. The default is `true`.
+    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous ignores `false`. The default is
+    /// `true`.
     pub share_store: bool,
     /// Policy of the workers' store for local and static rendezvous.
     /// Dynamic backends have the policy in their parameters.
@@ -159,11 +160,12 @@ pub struct ObserveOptions {
     pub worker_sockets: Option<PathBuf>,
 }
 
-/// Recovery of workers in their processes after the loss of another worker.
+/// Recovery of workers in their processes (`--in-process`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryPlan {
     /// Time that a worker has to leave its function.
-    /// Then the agent kills the worker.
+    /// Then the agent kills the worker. If the agent stops other workers at the same time, the
+    /// shutdown timeout applies if it is longer.
     pub abort_timeout: Duration,
     /// Directory in which the agent creates the directory of the control socket.
     /// The path must be short, because the path of a socket has at most 107 bytes.
@@ -341,7 +343,8 @@ pub struct LogPlan {
     pub tee: RankSelection,
     /// Local ranks whose output may reach the console; `None` = all.
     /// For other ranks, the agent keeps the last 64 KiB of output that goes to no file. The agent
-    /// shows this output if the worker fails.
+    /// shows this output if the worker fails. Without files ([`LogBase::Discard`]), the output of
+    /// all ranks reaches the console.
     pub console_ranks: Option<BTreeSet<u32>>,
     /// Texts that select teed stdout lines for `filtered_stdout.log`.
     /// A line is copied if it contains one of them.

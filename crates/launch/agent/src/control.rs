@@ -114,7 +114,8 @@ impl Control {
     }
 
     /// Sends a worker a message.
-    /// A worker that does not read is killed after the abort timeout.
+    /// The message is lost if the worker does not read. A worker that does not react to an abort is
+    /// killed after the abort timeout.
     pub(crate) fn send(&self, pid: u32, message: &Value) {
         if let Some(writer) = self.writers.get(&pid) {
             let _ = writer.try_write(format!("{message}\n").as_bytes());

@@ -125,7 +125,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// Returns the name of the corresponding torchelastic exception.
+    /// Returns the name of the corresponding exception of Python or torchelastic.
     pub fn class(&self) -> &'static str {
         match self {
             Self::ProgramNotFound { .. } => "FileNotFoundError",

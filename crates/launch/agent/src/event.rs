@@ -17,7 +17,7 @@ pub use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 pub use crate::worker::{WorkerFiles, WorkerIdentity};
 pub use rdzv_rendezvous::{GroupEvent, NodeState};
 
-/// Target of the log lines that repeat torchelastic's texts word for word.
+/// Target of the log lines that have torchelastic's texts, or replace them.
 /// Each such line describes something that is an event too.
 pub const TORCHELASTIC: &str = "torchelastic";
 
@@ -68,7 +68,7 @@ pub enum AgentEvent {
         took: Duration,
         /// Rank and number of agents, or the reason of the failure.
         result: Result<(GroupRank, u32), String>,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Ranks were assigned.
@@ -91,7 +91,7 @@ pub enum AgentEvent {
         master_port: u16,
         /// Store that the agents of the round share.
         store: RoundStore,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// The agent started a worker.
@@ -102,7 +102,7 @@ pub enum AgentEvent {
         worker: WorkerIdentity,
         /// Files that the worker's output goes to.
         files: WorkerFiles,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// A worker exited.
@@ -113,7 +113,7 @@ pub enum AgentEvent {
         worker: WorkerIdentity,
         /// Exit code or signal.
         exit: Exit,
-        /// `true` if the agent had sent the worker a signal before.
+        /// `true` if the agent had sent the running worker a closing signal or SIGKILL.
         /// `false` if the reason for that signal was a fault of this worker, such as a hang.
         stopped_by_agent: bool,
     },
@@ -145,7 +145,7 @@ pub enum AgentEvent {
     Regrouping {
         /// Time of the event.
         at: Wall,
-        /// One sentence: nodes that joined or left, and how the agent noticed it.
+        /// One sentence about the reason, such as nodes that joined or left.
         reason: String,
     },
     /// The coordinator, its voters or the fence of a dynamic rendezvous changed.
@@ -172,7 +172,7 @@ pub enum AgentEvent {
         at: Wall,
         /// New state.
         state: GroupState,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Workers hang.
@@ -233,7 +233,7 @@ pub enum AgentEvent {
         /// Signal number.
         signal: i32,
     },
-    /// The scheduler takes the nodes away, and the agent notifies the workers.
+    /// The scheduler announced that it will take nodes of the job away.
     Preempted {
         /// Time of the event.
         at: Wall,

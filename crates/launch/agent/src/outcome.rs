@@ -25,10 +25,10 @@ pub enum Outcome {
     Signalled {
         /// Signal number.
         signal: i32,
-        /// `false` if the signal arrived before the first worker started.
+        /// `false` if this agent has not started any worker.
         workers_started: bool,
     },
-    /// The scheduler takes the nodes away, and the agent notified the workers.
+    /// The scheduler gave notice that it will take the nodes away.
     /// See [`PreemptionPlan`](crate::config::PreemptionPlan).
     Preempted {
         /// Number of the signal with which the scheduler gave notice.
@@ -54,7 +54,7 @@ pub struct Verdict {
     pub failures: Vec<Failure>,
     /// `true` if the first failure was on this node.
     pub here: bool,
-    /// Number of restarts that were used.
+    /// Number of restarts that this node has used.
     pub restart_count: u32,
     /// Reason why no restart followed the failure of workers here.
     /// `None` if no failure of workers here was final.

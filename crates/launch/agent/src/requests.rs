@@ -97,7 +97,7 @@ impl Requests {
 
     /// Records that another node received the notice of preemption.
     /// A [`Request::Notice`] follows once it is known whether the scheduler sends the signal to
-    /// this node too.
+    /// this node too. A signal that is not this node's notice has no effect.
     pub(crate) fn notice_elsewhere(&mut self, signal: i32) {
         if Some(signal) == self.notice {
             self.copies.note(signal, Way::OtherNode, Instant::now());
@@ -187,8 +187,9 @@ struct StopRequests {
 impl StopHandle {
     /// Stops the workers with this signal.
     ///
-    /// The run then ends with [`RunError::Signalled`], unless its workers have failed finally.
-    /// Before a run, the call ends the next run at its beginning. After a run it has no effect.
+    /// The run then ends with [`RunError::Signalled`], unless another event has already decided how
+    /// the run ends, such as a final failure of workers. Before a run, the call ends the next run
+    /// at its beginning. After a run it has no effect.
     ///
     /// [`RunError::Signalled`]: crate::api::RunError::Signalled
     pub fn stop(&self, signal: i32) {

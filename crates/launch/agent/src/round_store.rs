@@ -9,8 +9,9 @@ use rdzv_store::{Store, StoreError};
 /// It is the store of the rendezvous with a separate key space for each round: keys of an earlier
 /// round do not exist in it. Agents use the keys below `torchelastic/` and `rdzv/`. On one node
 /// without a rendezvous, the store is in the memory of the agent's process. The workers have a
-/// different store, at [`StoreInfo`](crate::api::StoreInfo). In a static rendezvous, one server
-/// hosts both stores, with different keys.
+/// different store, at [`StoreInfo`](crate::api::StoreInfo). A static rendezvous has only one
+/// round, so its keys stay for the whole run. One server there hosts both stores, with different
+/// keys.
 ///
 /// A handle opens no connection until [`RoundStore::connect`] is called. Clones share one
 /// connection.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
 
-/// Key of the counter and flag of the exit barrier.
-/// The store's barrier operation uses the key.
+/// Prefix of the two keys of the exit barrier: a counter and a flag.
+/// The store's barrier operation adds the rest of each key.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
-/// torchrun's limit on the wait at the exit barrier; rdzv has none by default.
+/// torchrun's limit on the wait at the exit barrier.
+/// `rdzv run` and the library have no limit by default.
 pub const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Key of an agent's role: a [`rdzv_core::rank::RoleInfo`] as JSON.

@@ -30,7 +30,7 @@ pub enum Cause {
         /// the line states the reason.
         last_line: Option<String>,
     },
-    /// A signal that the agent did not send killed the program.
+    /// A signal killed the program, but not a closing signal or SIGKILL from the agent.
     Signal {
         /// Number of the signal.
         signal: i32,
@@ -60,7 +60,7 @@ pub enum Cause {
     },
     /// The worker sent no heartbeat within the limit of its phase.
     Heartbeat {
-        /// The worker's name for the phase that it was in.
+        /// Phase that the worker was in, and the note of its last heartbeat, if any.
         phase: String,
         /// Time without a heartbeat.
         silent: Duration,

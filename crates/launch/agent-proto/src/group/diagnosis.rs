@@ -85,7 +85,7 @@ pub fn is_loss_of_a_peer(cause: &Cause) -> bool {
 /// An earlier traceback may concern an error that the worker handled.
 const RECENT_LINES: usize = 8;
 
-/// Texts of Python, gloo, NCCL and our own collectives about a lost peer.
+/// Texts of Python, the system, gloo and NCCL about a lost peer.
 const ABOUT_A_PEER: &[&str] = &[
     "Connection closed by peer",
     "Connection reset by peer",

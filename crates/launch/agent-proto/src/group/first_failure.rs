@@ -10,8 +10,9 @@ use super::failure::Failure;
 /// Returns the index of the failure that came first, or 0 if there are none.
 ///
 /// `failures` are in the order in which the agent saw them. `earliest` chooses one. If that failure
-/// only reports the loss of a peer, the first failure with another cause counts. For that choice,
-/// an exception on the stderr of a worker that the agent stopped becomes the worker's cause.
+/// only reports the loss of a peer, the first failure with a cause of its own counts, if there is
+/// one. A stop by the agent is no such cause. For that choice, an exception on the stderr of a
+/// worker that the agent stopped becomes the worker's cause.
 pub fn first_failure(failures: &mut [Failure]) -> usize {
     let evidence: Vec<&Evidence> = failures.iter().map(|failure| &failure.evidence).collect();
     let first = earliest(&evidence);

@@ -50,7 +50,7 @@ pub struct WorkerGroupMachine {
     /// Workers of this attempt that the agent found to hang.
     unhealthy: Vec<LocalRank>,
     recovery: Recovery,
-    /// `true` if any worker has been started in this run.
+    /// `true` once this agent has started a worker.
     ever_started: bool,
     outbox: Outbox<GroupOutput>,
 }

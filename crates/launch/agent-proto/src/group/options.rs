@@ -37,7 +37,8 @@ pub struct GroupSpec {
     /// `None` means `1`.
     pub nccl_error_handling: Option<String>,
     /// Time that workers have to leave their function (`--abort-timeout`).
-    /// Workers that recover keep their process. `None` without `--in-process`.
+    /// The shutdown timeout applies if it is longer and other workers are stopped at the same time.
+    /// `None` without `--in-process`.
     pub abort_timeout: Option<Duration>,
     /// Devices to divide among the workers.
     /// `None` without `--virtual-local-rank`.
@@ -85,9 +86,10 @@ impl Default for GroupIdentity {
 /// Restarts after failures: their number, delay and exceptions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestartOptions {
-    /// Number of restarts that the group may use after failures; default 0.
+    /// Maximum number of restarts after failures; default 0.
+    /// All agents of rdzv at one coordinator share them, except with `--in-process`.
     pub max_restarts: u32,
-    /// Delay between the workers' exit and the next rendezvous; default none.
+    /// Delay between the stop of the workers and the next rendezvous; default none.
     pub settle_delay: Duration,
     /// Exit codes after which the group does not restart; default none.
     /// A negative number is minus a signal.
@@ -103,7 +105,7 @@ pub struct StopOptions {
     /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT.
     pub signals: Vec<i32>,
     /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
-    /// The value is the text of `--signals-to-handle`.
+    /// The launcher sets it to the text of `--signals-to-handle`.
     pub signals_text: String,
 }
 
@@ -119,8 +121,8 @@ impl Default for StopOptions {
 
 /// Handling of the notice that the scheduler will take the job's nodes away.
 ///
-/// At least one agent receives the notice as a signal. The other agents of the round that handle
-/// notices receive it through the round's store. Each agent with the notice writes the file, and
+/// At least one agent receives the notice as a signal. The other agents of the round with the same
+/// signal receive it through the round's store. Each agent with the notice writes the file, and
 /// sends the signal once to each of its workers that handles it, unless the scheduler did so. No
 /// restart follows.
 #[derive(Debug, Clone, PartialEq, Eq)]

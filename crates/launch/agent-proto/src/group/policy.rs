@@ -7,8 +7,8 @@ use rdzv_core::time::Mono;
 use super::Finality;
 
 /// Restart budget of the job, as far as this node knows it.
-/// Restarts on other nodes use the same budget, except with `--in-process`. Other changes of
-/// membership never cost a restart.
+/// Restarts on other nodes that rdzv's coordinator reports use the same budget, except with
+/// `--in-process`. Other changes of membership never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,
@@ -84,8 +84,8 @@ impl RestartBudget {
 pub const TIMEOUT_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
 /// Time that the last failure of a budget waits for an explanation.
-/// A change of membership may explain it: workers fail because a node vanishes, and may do so
-/// before the agent is notified. This value applies if no backend provides its own.
+/// The loss of a node may explain it: workers fail because a node vanishes, and may do so before
+/// the agent is notified. This value applies if no backend provides its own.
 pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time that this node still waits at the exit barrier once the run is over.

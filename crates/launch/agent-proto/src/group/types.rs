@@ -28,7 +28,7 @@ pub struct Round {
     pub group_world_size: u32,
     /// Ranks of workers whose node was not in the last round.
     ///
-    /// Empty in the first round, and if the backend does not know them.
+    /// Empty in the first round, if the backend does not know them, and if there are too many.
     pub replaced: Vec<u32>,
     /// Address of the workers' store.
     pub master: Master,
@@ -155,7 +155,8 @@ pub enum GroupInput {
     /// As [`GroupInput::Ready`], because the function raised an exception.
     /// A failure elsewhere may be the reason.
     Raised(LocalRank),
-    /// Workers hang. The group stops all its workers, as after a failure.
+    /// Workers hang, which counts as a failure.
+    /// The group stops all its workers, also with `--in-process`.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
@@ -211,9 +212,9 @@ pub struct StartRequest {
     /// Ranks of the worker.
     pub ranks: WorkerRanks,
     /// Variables of these ranks (`RANK`, `MASTER_ADDR` and so on).
-    /// The worker gets them in addition to the agent's environment.
+    /// The worker gets them in addition to the environment of the configuration.
     pub environment: Vec<(&'static str, String)>,
-    /// Number of restarts that have been used.
+    /// Number of restarts that this node has used.
     pub restart_count: u32,
 }
 
@@ -222,7 +223,7 @@ pub struct StartRequest {
 pub enum GroupOutput {
     /// Join the rendezvous.
     Join {
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Empty the workers' store, so that no worker finds earlier data.
@@ -235,7 +236,7 @@ pub enum GroupOutput {
         workers: Vec<WorkerRanks>,
         /// The round that they belong to.
         round: Round,
-        /// Number of restarts that have been used.
+        /// Number of restarts that this node has used.
         restart_count: u32,
     },
     /// Start one worker.
@@ -251,7 +252,8 @@ pub enum GroupOutput {
         /// The reason, for the workers.
         reason: String,
     },
-    /// Kill the processes that these workers left behind; the workers have exited.
+    /// Kill the processes that these workers left behind.
+    /// The workers have exited, or the group has stopped waiting for them.
     Discard {
         /// The workers.
         workers: Vec<LocalRank>,
@@ -269,7 +271,7 @@ pub enum GroupOutput {
         last: bool,
     },
     /// Announce this final failure to the other nodes.
-    /// Do so immediately, before the clean-up here ends.
+    /// Do so without waiting for the clean-up here.
     Announce(WorkerExit),
     /// Send this closing signal to the process groups of these workers.
     /// Some of the workers may have exited.
@@ -359,7 +361,7 @@ pub enum GroupEnding {
     Signalled {
         /// Number of the signal, or of the first one if there were several.
         signal: i32,
-        /// `false` if the signal arrived before the first worker was started.
+        /// `false` if this agent has not started any worker.
         workers_started: bool,
     },
     /// The scheduler took the nodes away.

@@ -14,7 +14,7 @@
 //!
 //! * [`timers`] is PyTorch's file-based watchdog, with the same lines in the pipe and the same
 //!   choice of the expired timer.
-//! * [`heartbeat`] is rdzv's: a program in any language can send beats, and each phase has a limit.
+//! * [`heartbeat`] is rdzv's: a program in any language can send beats. A phase can have a limit.
 //! * [`progress`] is rdzv's: it needs no cooperation from the worker.
 //! * [`straggler`] compares the steps of workers, and names slow ones.
 //! * [`uninterruptible`] detects workers that stay in state D.

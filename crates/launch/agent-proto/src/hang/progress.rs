@@ -153,7 +153,7 @@ impl ProgressWatch {
     /// Returns the workers that may spin while others make no progress.
     ///
     /// `others_hang` is `true` if workers of another node make no progress. The result is empty if
-    /// any worker made progress other than processor time within the limit.
+    /// any worker made progress other than its own processor time within the limit.
     pub fn may_spin(&self, now: Mono, others_hang: bool) -> Vec<LocalRank> {
         let has_moved = |known: &WorkerProgress| now.since(known.moved) < self.limit;
         if self.workers.values().any(has_moved) {

@@ -17,9 +17,9 @@ use super::CpuList;
 /// The mode of `--numa-binding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
-    /// Bind to all processors of the device's NUMA node.
+    /// Bind to all usable processors of the device's NUMA node.
     Node,
-    /// Bind to all processors of the socket of that node.
+    /// Bind to all usable processors of the socket of that node.
     Socket,
     /// Bind to a share of the NUMA node's cores that no other device's worker gets.
     Exclusive,

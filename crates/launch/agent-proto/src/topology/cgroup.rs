@@ -3,9 +3,9 @@
 //! The paths are derived from `/proc/self/cgroup` and `/proc/self/mountinfo`.
 //!
 //! A process is in one group of each hierarchy: the unified one (v2) and, where v1 is still in use,
-//! one per controller. The limits of a group's ancestors count, too. Only ancestors that are
-//! mounted here are visible. In a container with a separate namespace, the visible ancestors end at
-//! the container.
+//! those of v1. The limits of a group's ancestors count, too. Only ancestors that are mounted here
+//! are visible. In a container with a separate namespace, the visible ancestors end at the
+//! container.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -107,8 +107,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Waits until all output is on the console.
-    /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not
-    /// block the agent. After an earlier request to stop, `console_deadline` ends the wait.
+    /// A signal to stop, or the loss of the keeper, ends the wait: a console without a reader must
+    /// not block the agent. After an earlier request to stop, `console_deadline` ends the wait.
     async fn drain_output(&mut self, console_deadline: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
@@ -192,8 +192,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 LeaveReason::Failed { reason: None }
             }
             (GroupEnding::Devices(text), _) => failed(Some(text.clone())),
-            // A node that could not join, or that has lost the rendezvous, does not end the run of
-            // the other nodes.
+            // A node that failed its check, could not join, or has lost the rendezvous does not end
+            // the run of the other nodes.
             (
                 GroupEnding::Broken,
                 Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),

@@ -88,7 +88,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Logs that rounds now have a fence, or no longer have one.
     ///
-    /// The first message, that the fence is on, does not appear on the screen.
+    /// The first message, that the fence is on, has the level INFO; later ones are warnings.
     pub(super) fn say_fence(&mut self, acts: bool) {
         let was = self.has_fence;
         if acts == was.unwrap_or(false) {
@@ -150,7 +150,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Kills the suspended workers, because this node leaves their round.
+    /// Kills the workers, suspended or not, because this node leaves their round.
     fn kill_fenced(&mut self) {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);

@@ -235,6 +235,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     /// Suspends the workers until the job continues or must end.
+    /// A notice of preemption also ends the suspension.
     async fn suspend(&mut self) -> Option<GroupInput> {
         let role = self.config.identity.role.clone();
         let since = self.clock.now().mono;
@@ -310,7 +311,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     /// Emits an event of a dynamic rendezvous.
-    /// In a static rendezvous, and on a single node, nodes neither join nor leave.
+    /// Other kinds of rendezvous have no such events.
     fn emit_recorded(&mut self, event: RendezvousEvent) {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan else {
             return;

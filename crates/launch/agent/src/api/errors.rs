@@ -42,7 +42,7 @@ pub enum RunError {
     Signalled {
         /// Number of the signal.
         signal: i32,
-        /// `false` if the signal arrived before the first worker started.
+        /// `false` if this agent has not started any worker.
         workers_started: bool,
     },
     /// The agent manages other workers.

@@ -280,6 +280,7 @@ impl WorkerSpecBuilder {
     }
 
     /// Sets the address of this node for the other nodes; detected by default.
+    /// A single node without a backend uses `127.0.0.1` by default.
     pub fn local_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.config.rendezvous.local_addr = Some(address.into());
         self

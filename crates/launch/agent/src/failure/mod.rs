@@ -55,7 +55,7 @@ pub(crate) struct FailureAnalysis {
     peer_failure: Option<PeerFailure>,
     /// Node that was lost; no round has been formed since.
     lost_node: Option<LostNode>,
-    /// Workers that exited in this attempt without the agent's signal, in order.
+    /// Exits in this attempt that the agent did not cause, in order.
     exits: Vec<WorkerExit>,
     /// Workers of the attempt that hang.
     unhealthy: Vec<LocalRank>,

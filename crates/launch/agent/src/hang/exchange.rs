@@ -3,7 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `rdzv/hang/watching` | number of nodes that detect hangs |
-//! | `rdzv/hang/N` | stacks of node N; exists while none of its workers makes progress |
+//! | `rdzv/hang/N` | stacks of node N; exists while none of its workers makes progress or is left |
 //! | `rdzv/hang/hanging` | number of nodes whose stacks are stored now |
 //! | `rdzv/hang/comparison/K` | comparison of all nodes in hang K of node 0; empty after that hang |
 //! | `rdzv/slow/ask/N` | request of node 0 for samples of node N |

@@ -26,7 +26,7 @@ use crate::AgentError;
 use crate::clock::{Clock, or_forever};
 use crate::worker::WorkerIdentity;
 
-/// Number of equal stacks that show that a worker spins.
+/// Number of consecutive equal samples that show that workers spin.
 const SPIN_SAMPLES: u32 = 4;
 
 /// Request or event of the monitor.

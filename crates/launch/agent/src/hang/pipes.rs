@@ -29,9 +29,10 @@ const MOST_ROUNDS: usize = 32;
 
 const EVENTS: usize = 64;
 
-/// Shortest time between two readings of all pipes.
-/// Many workers that report each step then wake up the agent only 10 times a second. A line after
-/// a pause is read immediately, so that an agent that is killed knows the last step.
+/// Shortest time between a reading of all pipes and the next one that a line causes.
+/// Many workers that report each step then wake up the agent only 10 times a second. The agent
+/// reads a line after a pause immediately, so that the last step is recorded even if the agent is
+/// killed.
 const GATHER: Duration = Duration::from_millis(100);
 
 /// Writer of a pipe, and the content.

@@ -183,8 +183,8 @@ fn next_life(
 ) -> Option<Duration> {
     let kept = kept?;
     let note = kept.read_note().ok()?;
-    // An agent that ends in order records this first. An agent that exits without the record has
-    // panicked.
+    // An agent that ends in order records this first. An agent that exits without the record was
+    // killed or has panicked.
     if note.restarts == 0 || note.has_ended {
         return None;
     }

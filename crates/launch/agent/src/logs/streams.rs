@@ -55,7 +55,7 @@ pub(crate) struct Logs {
     files: BTreeMap<(LocalRank, Target), PathBuf>,
     /// Streams whose files retain only their end.
     retained: BTreeSet<(LocalRank, Target)>,
-    /// Workers of this attempt that failed without a signal of the agent.
+    /// Workers of this attempt that failed and were not stopped for another failure.
     failed: BTreeSet<LocalRank>,
 }
 
@@ -231,7 +231,7 @@ impl Logs {
         Ok(self.thread.as_mut().expect("it was started just now"))
     }
 
-    /// Records a worker that failed without a signal from the agent.
+    /// Records a worker that failed and was not stopped for another failure.
     /// Its retained output will be copied to the console.
     pub(crate) fn worker_failed(&mut self, local_rank: LocalRank) {
         self.failed.insert(local_rank);

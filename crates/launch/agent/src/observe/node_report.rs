@@ -58,7 +58,7 @@ pub struct NodeReport {
     pub restart_count: u32,
     /// Number of restarts that all nodes have used, as far as this node knows.
     pub job_restarts: u32,
-    /// Number of restarts that the group may use.
+    /// Maximum number of restarts after failures (`--max-restarts`).
     pub max_restarts: u32,
     /// Number of restarts of this node's agent after it was killed or panicked.
     pub agent_restarts: u32,

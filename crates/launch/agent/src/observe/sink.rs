@@ -88,7 +88,7 @@ pub struct RunFacts {
     /// With `--run-path`, this is the name of torchrun's function. For a
     /// [`WorkerSpec`](crate::api::WorkerSpec), it is the name of the entry point.
     pub entry_point: String,
-    /// Number of restarts that the group may use.
+    /// Maximum number of restarts after failures (`--max-restarts`).
     pub max_restarts: u32,
     /// Number of workers on this node.
     pub local_world_size: u32,

@@ -1,9 +1,14 @@
 //! Milestones of a run as JSON in torchelastic's form.
 //!
 //! `--event-log-handler console` prints them. Names, keys and the one-element arrays of the inner
-//! object are torchelastic's, because programs read them. There are two differences. `timestamp` is
-//! a real time in milliseconds, whereas torchelastic writes 0. The agent's last event has an
-//! `outcome`.
+//! object are torchelastic's, because programs read them. Some values differ:
+//!
+//! - `timestamp` is a real time in milliseconds, whereas torchelastic writes 0.
+//! - The last event of a worker has its `exit_code` and `worker_pid` if its exit is known.
+//!   Torchelastic writes them for failed workers only.
+//! - `total_run_time` of workers and watchdogs counts from the end of the first rendezvous.
+//!   Torchelastic counts from the start of the agent, and writes 0 for watchdogs.
+//! - The agent's last event has an `outcome`.
 
 use std::io::Write;
 use std::time::Duration;

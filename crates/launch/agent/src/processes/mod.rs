@@ -100,7 +100,8 @@ impl ProcessSupervisor {
     /// Creates the supervisor; must be called inside the runtime.
     ///
     /// From now on, orphans of workers become children of this process. A view shows the output of
-    /// workers that goes to no file. Without a view, the workers share the console.
+    /// workers that goes to no file. Without a view, that output goes to the streams of this
+    /// process.
     pub(crate) fn new(
         config: Arc<AgentConfig>,
         view: Option<&LiveView>,

@@ -5,7 +5,7 @@
 //! ```text
 //!   agent's loop ── Join, Leave, … ──► thread, owns the backend
 //!                ◄── Joined, NotNeeded ─┘
-//!                ◄── Changed ──────────── some thread of the backend's
+//!                ◄── Changed ──────────── a thread of the backend
 //! ```
 //!
 //! Other threads use only the interrupter, the exit barrier and the pings of the backend: an agent

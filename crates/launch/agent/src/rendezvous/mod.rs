@@ -11,7 +11,8 @@
 //! | exit barrier | – | that of the backend, or through the store of the round |
 //! | end | – | closes the run, or leaves it to the other nodes |
 //!
-//! There is no exchange if the backend knows the ranks; otherwise `rank_exchange` does it.
+//! There is no exchange if the backend knows the ranks, or if all nodes have the same role and
+//! number of workers (`identical_workers`). Otherwise `rank_exchange` does it.
 //!
 //! All code here that may wait for other nodes runs on separate threads and answers through a
 //! channel. The agent's loop therefore waits only for events.
@@ -45,7 +46,7 @@ use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 pub use rank_exchange::by_store as exchange_ranks;
 use single_node::LocalRendezvous;
 
-/// Operation in the error of a thread that cannot be started.
+/// Part of the error for a thread that cannot be started.
 const NO_THREAD: &str = "start a thread for the rendezvous";
 
 /// Name of the thread of the workers' store in the health check.
@@ -89,7 +90,7 @@ pub(crate) enum Answer {
 /// Reason for which this node leaves, and its effect on the other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LeaveReason {
-    /// All nodes have succeeded: the run is over.
+    /// The workers here have succeeded and the exit barrier is over: the run ends.
     Succeeded,
     /// The run is over for all nodes.
     /// `reason` is for nodes that do not know it yet.
@@ -273,7 +274,7 @@ impl RendezvousHandle {
         self.us.rank
     }
 
-    /// Returns the number of agents in the round, or 0 without a backend.
+    /// Returns the number of agents in the backend's round, or 0 outside a round.
     pub(crate) fn group_world_size(&self) -> u32 {
         self.round().map_or(0, |round| round.info.world_size)
     }

@@ -20,7 +20,8 @@ use crate::AgentError;
 ///
 /// # Errors
 ///
-/// Returns an error if the store fails, or if an agent does not send its role in time.
+/// Returns an error if the store fails or contains other data, or if another agent does not write
+/// its role or the ranks in time.
 pub fn by_store(store: &dyn Store, us: &RoleInfo, agents: u32) -> Result<Assignment, AgentError> {
     store.set(&barrier::role_info(us.rank), json(us).as_bytes())?;
     if us.rank == GroupRank(0) {

@@ -22,7 +22,7 @@ const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct LocalRendezvous {
-    /// Value of `--local-addr`: other nodes may have to reach the store there.
+    /// Address from the configuration, at which other hosts may reach the store.
     address: Option<String>,
     share_store: bool,
     master_port: MasterPort,
@@ -51,7 +51,7 @@ impl LocalRendezvous {
 
     /// Returns the next round.
     /// The server is the same for the whole run. Without a shared store, each attempt gets a new
-    /// free port, unless the port is specified.
+    /// free port, unless the configuration specifies the port or a socket.
     pub(super) fn round(&mut self) -> Result<Round, AgentError> {
         let port = if self.share_store {
             match &self.server {

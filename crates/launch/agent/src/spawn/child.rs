@@ -222,7 +222,7 @@ struct Start<'a> {
     has_begun: bool,
     /// Change that the process makes to itself; empty once it executes the program.
     step: &'static str,
-    /// Error number with which the last attempt to execute the program failed.
+    /// Error number of the change that failed, or of the program that cannot be executed.
     failed: Option<i32>,
 }
 
@@ -339,7 +339,7 @@ fn reset_signals() {
 }
 
 /// Executes the first candidate that can be executed, by the rules of `execvp`.
-/// Returns only if no candidate can be executed.
+/// Returns only on failure.
 fn execute(start: &Start<'_>) -> Errno {
     let environment = start.environment.as_ptr();
     let mut failed = Errno::ENOENT;

@@ -119,7 +119,7 @@ def await_request():
     exited = os.pidfd_open(middle)
     message, descriptors, _, _ = socket.recv_fds(channel, 1, 8, socket.MSG_CMSG_CLOEXEC)
     if not message:
-        os._exit(0)  # The agent has exited.
+        os._exit(0)  # The agent has closed the channel or exited.
     prctl(PR_SET_PDEATHSIG, 0)
     os.close(taken)
     select.select([exited], [], [])

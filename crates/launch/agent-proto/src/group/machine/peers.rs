@@ -18,9 +18,11 @@
 //! its barrier: another node joins, or none is left to wait for. If the rendezvous does not provide
 //! the barrier, the last of two nodes ends with success, and a node of a larger round joins again.
 //!
-//! All nodes share one restart budget, unless workers recover in their processes. A restart that
-//! another node has used for its failure is no longer available here. No other change of membership
-//! costs a restart.
+//! All nodes share one restart budget: a restart that another node has used for its failure is no
+//! longer available here. Each node has a separate budget if workers recover in their processes,
+//! and in a rendezvous without rdzv's coordinator: static, at a PyTorch store, in a file or in
+//! etcd. Agents of torchrun count only their own restarts. No other change of membership costs a
+//! restart.
 
 use super::phase::{Phase, StopReason};
 use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
@@ -109,15 +111,16 @@ impl Others {
 
 impl WorkerGroupMachine {
     /// Handles a worker's failure when no restart is left.
-    /// The group announces the failure, unless it learns in time that the loss of another node
-    /// caused it.
+    /// In a dynamic round of several nodes, the group waits before it announces the failure. It
+    /// does not announce the failure if the loss or failure of another node, the end of the run or
+    /// the loss of the rendezvous arrives first.
     pub(super) fn last_failure(&mut self, now: Now, failure: WorkerExit) {
         let alone = self
             .round
             .as_ref()
             .is_none_or(|round| round.group_world_size == 1);
         if alone || !self.spec.dynamic {
-            // No other node can explain the failure.
+            // No other node exists, or a static run cannot continue without a lost node.
             self.announce(failure);
         } else {
             let within = self.round.as_ref().map(|round| round.losses_known_within);
@@ -161,11 +164,11 @@ impl WorkerGroupMachine {
         if self.round.as_ref().is_some_and(|own| own.number > round) {
             return;
         }
-        // Only a loss elsewhere makes workers here fail. A node that restarts may itself have
+        // Only a loss elsewhere explains a failure here. A node that restarts may itself have
         // failed because of this node.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
-        // The other node's restart costs one, except with `--in-process`, or if this node is
-        // already stopping its workers: then both nodes stop for the same restart.
+        // The other node's restart costs one restart, except with `--in-process`, at the barrier of
+        // a node that does not join again, or once this node is leaving or has left that round.
         let costs = cause == MembershipCause::Restarted
             && self.spec.abort_timeout.is_none()
             && match &self.phase {

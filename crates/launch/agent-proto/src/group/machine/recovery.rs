@@ -35,7 +35,7 @@ pub(super) struct Recovery {
     /// Workers that are outside of their function.
     ready: BTreeSet<LocalRank>,
     /// Worker with the first exception of the round, and its deadline.
-    /// From then on, the exception counts as a failure of this node.
+    /// After the deadline, the exception counts as a failure of this node.
     raised: Option<(Mono, LocalRank)>,
 }
 
