@@ -47,8 +47,8 @@ pub(crate) struct RendezvousArgs {
     /// c10d, unless a store (such as `rdzv store`) already runs there. If an agent hosts c10d for
     /// three nodes or more, agents become voters automatically: c10d continues if any one machine
     /// is lost, or any two of five. While an agent of torchrun participates, agents do not become
-    /// voters. With a list of three or five endpoints, such as `a:29400,b,c`, the agents there are
-    /// the voters. With a single endpoint, RDZV_CONTACT_POINTS can list endpoints of voters,
+    /// voters. With a list of three or more endpoints, such as `a:29400,b,c`, the agents at the first
+    /// three or five are the voters. With a single endpoint, RDZV_CONTACT_POINTS can list endpoints of voters,
     /// separated by commas. A new node on a machine other than the endpoint's also tries these
     /// voters, so that it can join while the machine of the endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
@@ -87,8 +87,8 @@ pub(crate) struct RendezvousArgs {
     ///   read_timeout=60           limit for connecting to the store, for its answers, and for
     ///                             the endpoint of the workers, which rank 0 sends
     ///   coordinator_timeout=60    limit for the wait for a lost coordinator
-    ///   voters                    maximum voters: 1, 3 or 5; by default 5, but no more than a
-    ///                             list of endpoints has
+    ///   voters                    maximum voters: 1, 3 or 5; by default 5 (1 with
+    ///                             --agent-restarts 0), but no more than a list of endpoints has
     ///   node_timeout=3            silence after which a machine is lost
     ///   fence=auto                `auto`: with three or more voters, a node that is cut
     ///                             off suspends its workers; or `off`
@@ -548,8 +548,8 @@ pub(super) fn without_effect(
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
             "--rdzv-conf: fence=auto has no effect: it needs at least three voters (from three \
-             nodes, or a list of endpoints), an endpoint with a port, and --agent-restarts of at \
-             least 1",
+             nodes, or a list of endpoints), an endpoint with a port other than 0, and \
+             --agent-restarts of at least 1",
         );
     }
     if is_c10d && is_list && !parameters.known_voters.is_empty() {

@@ -12,7 +12,7 @@ use super::job::parse;
 /// Print the output of one rank of a running job.
 ///
 /// With c10d on a store of rdzv, the rank may be on any node of the job. The agent reads the log
-/// file of the rank, so the run needs `--redirects` or `--tee`.
+/// file of the rank, so the run needs `--redirects`, `--tee` or `--collapse`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]

@@ -170,8 +170,8 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 #[test]
 fn settings_about_voters_that_have_no_effect_are_warned_of() {
     let no_fence = "--rdzv-conf: fence=auto has no effect: it needs at least three voters (from \
-                    three nodes, or a list of endpoints), an endpoint with a port, and \
-                    --agent-restarts of at least 1";
+                    three nodes, or a list of endpoints), an endpoint with a port other \
+                    than 0, and --agent-restarts of at least 1";
     let list = "RDZV_CONTACT_POINTS has no effect with a list of endpoints, because the list names \
                 the voters";
     for (flag, endpoint, options, expected) in [

@@ -82,7 +82,7 @@ impl Messages {
                 ),
                 endpoint,
                 elapsed: Some(elapsed),
-                remedy: "add a random pause between attempts with --rdzv-conf cas_backoff_max_seconds=1",
+                remedy: "lengthen the random pauses between attempts with --rdzv-conf cas_backoff_max_seconds=1",
             },
         }
     }

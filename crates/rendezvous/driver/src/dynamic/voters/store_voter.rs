@@ -40,7 +40,7 @@ impl StoreVoter {
         let count = most_voters(endpoints.len());
         if count < 3 {
             return wrong(format!(
-                "'{list}' names {}, but must list all 3 or 5, as in the agents' --rdzv-endpoint: \
+                "'{list}' names {}, but must list at least 3, as in the agents' --rdzv-endpoint: \
                  a:29400,b,c",
                 quantity::count(endpoints.len(), "voter")
             ));
