@@ -41,7 +41,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns an environment with this Python's programs and without launcher settings."""
+    """Returns an environment with this Python first and no launcher settings."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -103,7 +103,7 @@ class Running:
         )
 
     def finish(self, timeout: float = 240) -> Finished:
-        """Waits for the exit, and checks that rdzv leaves no processes and no files behind."""
+        """Waits for the exit, and checks that no process and no file remains."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

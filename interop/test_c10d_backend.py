@@ -100,7 +100,7 @@ def test_both_take_turns_in_one_run(server):
 
 
 def test_an_empty_value_is_none(server):
-    """Intended difference: an empty value is no state, as for each new node of PyTorch."""
+    """Intended difference: an empty value is no state, as for new nodes."""
     theirs = C10dRendezvousBackend(connect(server), "run")
     connect(server).set("torch.rendezvous.run", "")
     assert theirs.get_state() == (b"", b"")

@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1 localhost\n"
 
 
 def launched(folder, name: str, hosts: str, server: str) -> tuple[Finished, str]:
-    """Runs a failing worker on a host with this name. Returns the host from the report."""
+    """Runs a failing worker on a host with this name; returns the reported host."""
     report = folder / "report.json"
     finished = finish(
         [

@@ -23,7 +23,7 @@ def events(launcher: list[str]) -> list[dict]:
 
 
 def shape(event: dict) -> tuple:
-    """Returns the name, source and structure of an event, without its other values."""
+    """Returns the name, source and structure of an event, without other values."""
     details = json.loads(event["metadata"]["metadata"])
     arrays = sorted(key for key, value in details.items() if isinstance(value, list))
     keys = [key for key in event["metadata"] if key != "outcome"]

@@ -1,4 +1,4 @@
-"""Joins a group in which rank 1 dies after a collective, until the last attempt.
+"""Joins a group in which rank 1 dies after a collective, but not in the last.
 
 The number of the last attempt is an argument. Rank 0 records each attempt after the collective.
 """

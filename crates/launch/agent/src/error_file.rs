@@ -131,7 +131,7 @@ fn of_failure(failure: &Failure) -> String {
     content.to_string()
 }
 
-/// Adds an exit code other than 0 to the object form; `false` for the plain form.
+/// Adds an exit code other than 0; `false` if the error has the plain form.
 fn add_code(content: &mut Value, code: i32) -> bool {
     let message = content.get_mut("message").and_then(Value::as_object_mut);
     let object = message.is_some();

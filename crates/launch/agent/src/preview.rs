@@ -21,7 +21,7 @@ pub struct WorkerPreview {
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// Returns the workers of the first attempt on this node, without starting them.
+/// Returns the workers of the first attempt here, without starting them.
 /// The result holds for the rank `group_rank` in a round of `nodes` equal nodes whose workers
 /// connect to `master`.
 ///

@@ -177,7 +177,7 @@ pub fn plan(views: &[View<'_>]) -> Plan {
     Plan { parts, placements }
 }
 
-/// Splits sorted members where the storage changes or the reaches do not overlap.
+/// Splits sorted members where the storage changes or reaches do not overlap.
 fn neighbours<'m, 'a>(members: &'m [Member<'a>]) -> Vec<&'m [Member<'a>]> {
     let mut chunks = Vec::new();
     let mut rest = members;

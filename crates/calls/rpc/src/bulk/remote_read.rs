@@ -38,7 +38,7 @@ const QUICK: u64 = 256 * 1024;
 /// The announced length may be wrong.
 const AT_FIRST: usize = 256 << 10;
 
-/// Size in bytes to which the buffer of a longer part grows after the first piece.
+/// Size in bytes of the buffer of a longer part after its first piece.
 ///
 /// The value is large because several threads share a large read.
 const NEXT: usize = 16 << 20;

@@ -32,7 +32,7 @@ fn the_defaults_are_those_of_the_reference() {
     assert_eq!(options.num_worker_threads, 16);
     assert!(options.device_maps.is_empty() && options.devices.is_empty());
     assert_eq!(options.transports, None);
-    // Unlike in PyTorch, the start has a timeout of its own.
+    // Unlike in PyTorch, the start has a separate timeout.
     assert_eq!(options.init_deadline, Duration::from_secs(300));
     assert_eq!(options.lease, Duration::from_secs(5));
     assert_eq!(options.transport.heartbeat_limit, Duration::from_secs(5));

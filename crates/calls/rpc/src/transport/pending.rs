@@ -29,7 +29,7 @@ impl From<IpAddr> for Source {
 }
 
 impl Source {
-    /// Returns the source of a peer: its process if it is known, else its address.
+    /// Returns the source of a peer: its process if that is known, or its address.
     pub(crate) fn of(peer: &str, process: Option<u32>) -> Self {
         let address = || peer.parse::<SocketAddr>().ok();
         match process {

@@ -46,7 +46,7 @@ impl Preemption {
     }
 }
 
-/// Returns `true` if a worker exited with 0, or because of the notice or SIGTERM.
+/// `true` if a worker exited with 0, or because of the notice or SIGTERM.
 fn is_in_order(exit: Exit, notice: i32) -> bool {
     let by = |signal: i32| signal == notice || signal == CLOSING_SIGNAL;
     match exit {

@@ -34,7 +34,7 @@ pub enum SpecError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A signal, a preemption or a [`StopHandle`](super::StopHandle) stopped the agent.
+    /// A signal, a preemption or a `StopHandle` stopped the agent.
     #[error(
         "signal {signal} stopped the agent {}",
         if *.workers_started { "and its workers" } else { "before it started workers" }
@@ -53,7 +53,7 @@ pub enum RunError {
         /// Role of the agent's workers.
         has: String,
     },
-    /// Another [`LocalElasticAgent`](super::LocalElasticAgent) runs in this process.
+    /// Another `LocalElasticAgent` runs in this process.
     #[error(
         "another LocalElasticAgent is running in this process: an agent kills all processes that \
          workers leave behind, so only one agent can run at a time; wait for it, or start the \

@@ -86,7 +86,7 @@ impl RunResult {
         value.map(serde_json::from_value).transpose()
     }
 
-    /// Returns the first failure, or that of the lowest rank if the first is unknown.
+    /// Returns the first failure; if it is unknown, that of the lowest rank.
     pub fn first_failure(&self) -> Option<&ProcessFailure> {
         self.first
             .and_then(|rank| self.failures.get(&rank))

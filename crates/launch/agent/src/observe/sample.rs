@@ -131,7 +131,7 @@ pub struct OutputTail {
     pub error: Option<String>,
 }
 
-/// Returns lines of a file: those from a position on, or otherwise the last ones.
+/// Returns lines of a file: those from a position on, or the last ones.
 ///
 /// Control characters in lines are escaped. The function reads at most `most` bytes, or the default
 /// if it is 0.

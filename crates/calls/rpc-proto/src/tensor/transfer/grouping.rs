@@ -54,7 +54,7 @@ pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
         .collect()
 }
 
-/// Returns one part if dense tensors cover the reach, or all have the same gaps.
+/// Returns one part if dense tensors cover the reach or share their gaps.
 fn regular(members: &[&Member<'_>]) -> Option<Packed> {
     if is_covered_densely(members) {
         return Some(slice(members));
