@@ -30,7 +30,7 @@ pub enum Cause {
         /// the line states the reason.
         last_line: Option<String>,
     },
-    /// A signal killed the program, but not a closing signal or SIGKILL from the agent.
+    /// A signal killed the program, but not one that the agent sent to stop it.
     Signal {
         /// Number of the signal.
         signal: i32,

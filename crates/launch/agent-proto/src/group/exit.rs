@@ -45,7 +45,7 @@ pub struct WorkerExit {
     pub pid: u32,
     /// Exit code of the worker, or the signal that killed it.
     pub exit: Exit,
-    /// Time at which the agent saw the exit, or the time that the supervisor reported.
+    /// Time at which the agent saw the exit, or that the supervisor reported.
     pub at: Wall,
     /// `true` if the agent had sent the running worker a closing signal or SIGKILL.
     /// `false` if a fault of this worker, such as a hang, was the reason for the signal.

@@ -10,7 +10,7 @@ use super::failure::Failure;
 /// Returns the index of the failure that came first, or 0 if there are none.
 ///
 /// `failures` are in the order in which the agent saw them. `earliest` chooses one. If that failure
-/// only reports the loss of a peer, the first failure with a cause of its own counts, if there is
+/// only reports the loss of a peer, the first failure with another cause counts, if there is
 /// one. A stop by the agent is no such cause. For that choice, an exception on the stderr of a
 /// worker that the agent stopped becomes the worker's cause.
 pub fn first_failure(failures: &mut [Failure]) -> usize {

@@ -29,7 +29,7 @@ const MOST_ROUNDS: usize = 32;
 
 const EVENTS: usize = 64;
 
-/// Shortest time between a reading of all pipes and the next one that a line causes.
+/// Shortest time between two readings of all pipes, if a line causes the second.
 /// Many workers that report each step then wake up the agent only 10 times a second. The agent
 /// reads a line after a pause immediately, so that the last step is recorded even if the agent is
 /// killed.

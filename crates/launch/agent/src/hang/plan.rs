@@ -18,8 +18,8 @@ pub struct HangPlan {
     /// Limit on the time without progress of all workers; `None` = no check.
     pub progress: Option<Duration>,
     /// Time for which a reported rank has been slow; `None` = no check.
-    /// Needs [`HangPlan::heartbeat`], because it compares the heartbeats of the phase `step`. If the
-    /// script sends no such heartbeats, the check guesses from the processor use.
+    /// Needs [`HangPlan::heartbeat`], because it compares the heartbeats of the phase `step`. If
+    /// the script sends no such heartbeats, the check guesses from the processor use.
     pub stragglers: Option<Duration>,
     /// Action after a missed heartbeat, or if the group makes no progress.
     /// An expired timer of the watchdog stops its worker in any case, because the worker requested

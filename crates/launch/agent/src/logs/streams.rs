@@ -55,7 +55,7 @@ pub(crate) struct Logs {
     files: BTreeMap<(LocalRank, Target), PathBuf>,
     /// Streams whose files retain only their end.
     retained: BTreeSet<(LocalRank, Target)>,
-    /// Workers of this attempt that failed and were not stopped for another failure.
+    /// Workers of this attempt that failed, other than those that were stopped.
     failed: BTreeSet<LocalRank>,
 }
 

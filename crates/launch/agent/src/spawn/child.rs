@@ -222,7 +222,7 @@ struct Start<'a> {
     has_begun: bool,
     /// Change that the process makes to itself; empty once it executes the program.
     step: &'static str,
-    /// Error number of the change that failed, or of the program that cannot be executed.
+    /// Error number of the change that failed, or of executing the program.
     failed: Option<i32>,
 }
 

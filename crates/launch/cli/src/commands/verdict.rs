@@ -16,9 +16,9 @@ use crate::terminal::{complain, show};
 /// Print the result of a job from the report files of its nodes.
 ///
 /// `rdzv run --report` writes these files. The command prints one sentence and exits with the job's
-/// exit code. That code is 0 if the workers of any node succeeded, because a job may continue without
-/// lost nodes. Otherwise it is the code of the node with the first failure, if a report has one. A
-/// lost node has no file and needs none.
+/// exit code. That code is 0 if the workers of any node succeeded, because a job may continue
+/// without lost nodes. Otherwise it is the code of the node with the first failure, if a report has
+/// one. A lost node has no file and needs none.
 #[derive(Debug, Args)]
 pub(super) struct VerdictArgs {
     /// Report files, or directories with .json report files.

@@ -47,10 +47,10 @@ pub(crate) struct RendezvousArgs {
     /// c10d, unless a store (such as `rdzv store`) already runs there. If an agent hosts c10d for
     /// three nodes or more, agents become voters automatically: c10d continues if any one machine
     /// is lost, or any two of five. While an agent of torchrun participates, agents do not become
-    /// voters. With a list of three or more endpoints, such as `a:29400,b,c`, the agents at the first
-    /// three or five are the voters. With a single endpoint, RDZV_CONTACT_POINTS can list endpoints of voters,
-    /// separated by commas. A new node on a machine other than the endpoint's also tries these
-    /// voters, so that it can join while the machine of the endpoint is down.
+    /// voters. With a list of three or more endpoints, such as `a:29400,b,c`, the agents at the
+    /// first three or five are the voters. With a single endpoint, RDZV_CONTACT_POINTS can list
+    /// endpoints of voters, separated by commas. A new node on a machine other than the endpoint's
+    /// also tries these voters, so that it can join while the machine of the endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 

@@ -64,8 +64,8 @@ pub(crate) struct ReportArgs {
 
     /// Run this command (for sh) whenever the workers restart.
     ///
-    /// The reason is a failure of workers on any node, or a change of the nodes. The command gets the
-    /// report as JSON on its stdin, with the outcome `restarting`. It runs beside the restart
+    /// The reason is a failure of workers on any node, or a change of the nodes. The command gets
+    /// the report as JSON on its stdin, with the outcome `restarting`. It runs beside the restart
     /// and never delays it.
     #[arg(long, value_name = "COMMAND")]
     on_restart: Option<String>,
