@@ -12,9 +12,9 @@
 //!
 //! In a round with a fence, each agent asks its coordinator at regular intervals for a lease. After
 //! a question arrives, the coordinator asks the other voters. It answers if a majority accepts it
-//! as the leader. An answer moves the end of the lease to L after the time at which the agent
-//! *sent* the question. At the end of the lease the agent suspends its workers ([`Fence`]). They
-//! continue when a later answer arrives.
+//! as the leader, and the agent is not lost. An answer moves the end of the lease to L after the
+//! time at which the agent *sent* the question. At the end of the lease the agent suspends its
+//! workers ([`Fence`]). They continue when a later answer arrives.
 //!
 //! The coordinator declares a silent agent lost [`lost_after`] after the agent's last message, at
 //! the earliest. A new coordinator counts from the last contact of its electors with an earlier

@@ -185,8 +185,8 @@ impl StaticRendezvous {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if the store cannot be reached or hosted, or nodes are missing when the
-    /// timeout has passed.
+    /// [`RendezvousError`] if the rank is too high or used twice, if the store cannot be reached or
+    /// hosted, or if nodes are missing when the timeout has passed.
     pub fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
         let store = match &self.joined {
             Some(store) => Arc::clone(store),
