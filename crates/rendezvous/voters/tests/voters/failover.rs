@@ -142,7 +142,7 @@ fn a_round_is_over_for_the_others_if_one_of_it_dies_with_the_coordinator() {
     world.kill(first);
     world.pass(SECOND);
     let second = world.coordinator().unwrap();
-    // The other agent reattaches with the round, and the first one does not return.
+    // Agent 0 reattaches with the round; agent 1 does not return.
     world.reattach(second, 0, last, Some(held(round, 0)));
     world.pass(SECOND * 2);
     let events = world.take(0);
