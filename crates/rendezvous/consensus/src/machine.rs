@@ -521,8 +521,8 @@ impl Consensus {
         let state = snapshot::wrap(self.clock.applied(), &configuration, state);
         self.node.mut_store().truncate(index, state);
         if self.node.raft.state == StateRole::Leader {
-            // These members wait for a snapshot, because the last one was taken before they were
-            // added.
+            // These members may wait for a snapshot, because the last one was taken before they
+            // were added.
             let progress = self.node.raft.prs().iter();
             let waiting = progress
                 .filter(|(id, it)| **id != self.id.number() && it.state == ProgressState::Probe);
