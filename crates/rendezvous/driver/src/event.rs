@@ -33,7 +33,7 @@ impl NodeState {
     }
 }
 
-/// Rendezvous event about this node or another one.
+/// Rendezvous event about this node or its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RendezvousEvent {

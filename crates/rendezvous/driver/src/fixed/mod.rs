@@ -64,7 +64,7 @@ pub struct StaticParameters {
     pub timeout: Duration,
     /// Run, whose id also separates the agents' keys in the store.
     pub run_id: RunId,
-    /// Policy of the store on node 0.
+    /// Policy of the store on node 0, and of the connections to it.
     pub policy: StorePolicy,
 }
 

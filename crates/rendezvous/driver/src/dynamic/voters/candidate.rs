@@ -54,7 +54,7 @@ pub struct VoterCandidate {
     pub voter: OwnVoter,
     /// Record for the next agent on this node.
     pub note: Option<NoteFile>,
-    /// Redirect at the endpoint, if the endpoint is on this machine.
+    /// Redirect at the endpoint, if it is on this machine and not served by this process.
     pub redirect: Option<Redirect>,
 }
 
