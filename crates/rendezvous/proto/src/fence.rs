@@ -106,7 +106,7 @@ pub enum Output {
 #[derive(Debug, Default)]
 pub struct Fence {
     rules: Rules<Rule>,
-    /// Maximum time for which workers may be suspended.
+    /// Time after which the node leaves the round, counted from `stopped`.
     kill_after: Duration,
     round: Option<u64>,
     /// The last round whose workers have all exited.
@@ -123,7 +123,7 @@ pub struct Fence {
 impl Fence {
     /// Creates a fence, which does nothing until it has a lease.
     ///
-    /// The node leaves the round when its workers have been suspended for `kill_after`.
+    /// The node leaves the round `kill_after` after this process has suspended its workers.
     pub fn new(kill_after: Duration, rules: Rules<Rule>) -> Self {
         Self {
             rules,
