@@ -60,7 +60,7 @@ pub struct Plan {
     pub latency: (u64, u64),
     /// Frames of 1000 that are lost, doubled, or overtaken by others.
     pub lossy: u64,
-    /// Number of commands between two snapshots.
+    /// Number of log entries between two snapshots.
     pub truncate_after: u64,
     /// Maximum pause of a client between two operations.
     pub pause: Duration,

@@ -29,7 +29,7 @@ pub enum Act {
     Kill(usize, u32),
     /// The function of a worker raises an exception.
     Raise(usize, u32),
-    /// A worker does not leave its function from now on.
+    /// From now on, a worker handles neither an abort nor a signal.
     Hold(usize, u32),
     /// A worker must not be interrupted for this time.
     Atomic(usize, u32, Duration),
