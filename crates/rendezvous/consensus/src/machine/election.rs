@@ -41,7 +41,7 @@ pub(super) struct Election {
     due: Option<(Mono, Mono)>,
     /// Members that campaign before this one, in the order of voter indexes.
     before: Vec<VoterId>,
-    /// Time of the last message from a leader, or of the end of this member's leadership.
+    /// Time of the last message from a leader, or end of this member's leadership.
     heard: Option<Mono>,
     /// Term of the granted votes, and those voters' newest contact with a leader.
     granted: (u64, Option<Mono>),

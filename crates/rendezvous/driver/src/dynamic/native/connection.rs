@@ -125,7 +125,9 @@ pub(super) struct Connection {
     status: Vec<mpsc::SyncSender<(bool, u32)>>,
     /// Sender to the caller that waits for the success of all nodes.
     barrier: Option<mpsc::SyncSender<Result<(), RendezvousError>>>,
-    /// Time of the loss of the connection, if the task noted it; `None` with a connection.
+    /// Time of the loss of the connection; `None` with a connection.
+    ///
+    /// Also `None` if the machine hung up, or if data could not be sent.
     lost_since: Option<Instant>,
     onlooking: Onlooking,
     /// Deadline of the last answer, if the task is ending.

@@ -54,7 +54,7 @@ pub struct VoterCandidate {
     pub voter: OwnVoter,
     /// Record for the next agent on this node.
     pub note: Option<NoteFile>,
-    /// Redirect at the endpoint, if it is on this machine and not served by this process.
+    /// Redirect at the endpoint, if this machine has it and this process does not.
     pub redirect: Option<Redirect>,
 }
 
