@@ -204,7 +204,7 @@ impl World {
         self.handle(Input::Connected(id(client), None));
         let bytes = self.clients[client].join();
         self.send(client, &bytes);
-        // Some connections start with wrong bytes, and the server closes them.
+        // Some connections send the preamble twice, and the server closes them.
         if self.time.random.u8(..) < 4 {
             let mut wrong = Vec::new();
             request::preamble(&mut wrong, 1);

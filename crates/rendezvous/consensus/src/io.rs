@@ -51,7 +51,7 @@ pub enum Input<'a> {
 /// Action or notification for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// A configuration was appended to the log.
+    /// A configuration was appended to the log, or arrived in a snapshot.
     ///
     /// Record it before acting on any later output.
     Note(Configuration),
@@ -75,7 +75,7 @@ pub enum Output {
     },
     /// Replace the state by the state of another member.
     Restore {
-        /// Index of the last command in the state.
+        /// Index of the last log entry that the state contains.
         index: u64,
         /// Time of the last command in the state.
         at: Now,

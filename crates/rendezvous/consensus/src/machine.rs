@@ -65,7 +65,7 @@ pub struct Settings {
     /// A leader sends a heartbeat every 7 ticks. Without heartbeats, a member campaigns after `16 +
     /// index` ticks, and after more ticks if votes were split.
     pub tick: Duration,
-    /// Number of commands applied since the last snapshot that triggers truncation.
+    /// Number of entries applied since the last snapshot that triggers truncation.
     pub truncate_after: u64,
     /// Maximum number of snapshot bytes in one frame.
     ///
@@ -76,7 +76,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Returns ticks of 50 ms, and snapshots every 4096 commands in 512 KiB parts.
+    /// Returns ticks of 50 ms, and snapshots every 4096 entries in 512 KiB parts.
     fn default() -> Self {
         Self {
             tick: Duration::from_millis(50),
@@ -238,7 +238,7 @@ impl Consensus {
         &self.appended
     }
 
-    /// Returns the index of the last applied command.
+    /// Returns the index of the last applied log entry.
     pub fn applied(&self) -> u64 {
         self.node.raft.raft_log.applied()
     }
@@ -521,8 +521,8 @@ impl Consensus {
         let state = snapshot::wrap(self.clock.applied(), &configuration, state);
         self.node.mut_store().truncate(index, state);
         if self.node.raft.state == StateRole::Leader {
-            // These members wait for a snapshot, because the last one was taken before they were
-            // added.
+            // These members may wait for a snapshot, because the last one was taken before they
+            // were added.
             let progress = self.node.raft.prs().iter();
             let waiting = progress
                 .filter(|(id, it)| **id != self.id.number() && it.state == ProgressState::Probe);

@@ -15,9 +15,9 @@ pub enum NodeState {
     Init,
     /// The node is a member of a round.
     Running,
-    /// The node left the run cleanly.
+    /// The node left or closed the run, or the run did not need it.
     Succeeded,
-    /// The node could not join, or lost its connection to the rendezvous endpoint.
+    /// A request of the node failed, or the node lost the rendezvous.
     Failed,
 }
 
@@ -33,7 +33,7 @@ impl NodeState {
     }
 }
 
-/// Rendezvous event about this node or another one.
+/// Rendezvous event about this node or its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RendezvousEvent {

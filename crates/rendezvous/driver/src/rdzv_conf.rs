@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `join_timeout` | 600 s | time limit to join a round |
 //! | `last_call_timeout` | 30 s | time to wait for more nodes once there are enough; 0 is allowed |
-//! | `close_timeout` | 30 s | time limit to close the run |
+//! | `close_timeout` | 30 s | time limit to close the run, or to leave a shared state |
 //! | `heartbeat_timeout` | 5 s | checked, but not used |
 //! | `keep_alive_interval` | 5 s | time between heartbeats |
 //! | `keep_alive_max_attempt` | 3 | missed heartbeats after which a node is lost |

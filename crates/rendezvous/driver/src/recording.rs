@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Recorded {
     backend: Box<dyn RendezvousBackend>,
     recorder: Recorder,
-    /// `true` while the node is in a round that it can leave.
+    /// `true` while the node joins a round, or is in one that it can leave.
     takes_part: Arc<AtomicBool>,
     /// `true` if the backend has its observer. Some backends accept only one.
     is_observed: bool,

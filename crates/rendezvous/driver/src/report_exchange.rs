@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The coordinator passes messages on without reading them. Without a viewer, only a new connection
-//! wakes a receiver here.
+//! or a message for all agents wakes a receiver here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -10,8 +10,8 @@
 //! * A complete round may have lost a node before an agent saw it. If its ranks then have a gap or
 //!   are too few, the agent does not join that round. The agent waits for the next round instead.
 //! * A round after a change is complete as soon as [all expected
-//!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, the
-//!   last call seems to have ended.
+//!   nodes](super::expected::Expected) participate and are enough, without a last call. To agents
+//!   of torchrun, the last call seems to have ended.
 //! * Each agent measures the last call on its own clock, because the deadline in the state comes
 //!   from the clock of another agent.
 //! * The last call is longer while nodes that waited for the round are still in the wait list. A

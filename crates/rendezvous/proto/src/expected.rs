@@ -62,7 +62,7 @@ impl Expected {
 
     /// `true` if all expected nodes participate in the forming round.
     ///
-    /// `state` must no longer contain lost nodes.
+    /// `false` while a node waits or is a spare. `state` must no longer contain lost nodes.
     pub fn are_here(&self, state: &RendezvousState, now: Mono) -> bool {
         !state.complete
             && self.round.map(|round| round + 1) == Some(state.round)

@@ -12,9 +12,9 @@
 //!
 //! In a round with a fence, each agent asks its coordinator at regular intervals for a lease. After
 //! a question arrives, the coordinator asks the other voters. It answers if a majority accepts it
-//! as the leader. An answer moves the end of the lease to L after the time at which the agent
-//! *sent* the question. At the end of the lease the agent suspends its workers ([`Fence`]). They
-//! continue when a later answer arrives.
+//! as the leader, and the agent is not lost. An answer moves the end of the lease to L after the
+//! time at which the agent *sent* the question. At the end of the lease the agent suspends its
+//! workers ([`Fence`]). They continue when a later answer arrives.
 //!
 //! The coordinator declares a silent agent lost [`lost_after`] after the agent's last message, at
 //! the earliest. A new coordinator counts from the last contact of its electors with an earlier
@@ -106,7 +106,7 @@ pub enum Output {
 #[derive(Debug, Default)]
 pub struct Fence {
     rules: Rules<Rule>,
-    /// Maximum time for which workers may be suspended.
+    /// Time after which the node leaves the round, counted from `stopped`.
     kill_after: Duration,
     round: Option<u64>,
     /// The last round whose workers have all exited.
@@ -123,7 +123,7 @@ pub struct Fence {
 impl Fence {
     /// Creates a fence, which does nothing until it has a lease.
     ///
-    /// The node leaves the round when its workers have been suspended for `kill_after`.
+    /// The node leaves the round `kill_after` after this process has suspended its workers.
     pub fn new(kill_after: Duration, rules: Rules<Rule>) -> Self {
         Self {
             rules,

@@ -72,7 +72,7 @@ pub struct VoterView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VoterState {
-    /// The member is the elected leader.
+    /// The member is the elected leader, or the only coordinator.
     Leader,
     /// The member votes.
     Follower,

@@ -22,7 +22,8 @@ pub struct LastCall {
 impl LastCall {
     /// Returns the last call of the forming round, as a participant sees it.
     ///
-    /// `None` if `me` does not participate, or if the last call is not worth a message.
+    /// `None` without a last call, if `me` does not participate, or if the last call is not worth a
+    /// message.
     pub fn seen_by(
         me: &NodeDesc,
         state: &RendezvousState,

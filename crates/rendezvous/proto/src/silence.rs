@@ -17,8 +17,9 @@
 //! after `keep_alive_interval` times `keep_alive_max_attempt`, at the earliest.
 //!
 //! The agent is lost if its connection ended in this way, it did not reattach within
-//! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and its last message is older than L.
-//! The last condition is necessary because Linux adds an earlier outage to the next one. So a
+//! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and its last message is older than L,
+//! or than [`lost_after`](crate::fence::lost_after) with a fence. The condition about the last
+//! message is necessary because Linux adds an earlier outage to the next one. So a
 //! machine that is silent for less than L is not lost, unless `keep_alive_interval` times
 //! `keep_alive_max_attempt` is shorter. Agents notice a silent coordinator sooner. If there are
 //! voters, agents reattach to another coordinator before that coordinator could declare them lost.

@@ -66,6 +66,8 @@ impl SearchOrder {
     }
 
     /// Index of the endpoint at which the coordinator was found last.
+    ///
+    /// It is not updated when the endpoints are replaced.
     pub fn found_at(&self) -> Option<usize> {
         self.found
     }

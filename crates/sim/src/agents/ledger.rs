@@ -1,4 +1,4 @@
-//! Record of the rounds, which checks INV-R1 to INV-R4 and INV-N1 to INV-N3.
+//! Record of the rounds, which checks INV-R1 to INV-R4, INV-N1 to INV-N3, and S-1 to S-3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -210,7 +210,7 @@ impl Ledger {
         }
     }
 
-    /// Checks a write that won over a store without a coordinator.
+    /// Checks a write that won, in a store without a coordinator.
     ///
     /// The state `new` follows the state `old`.
     pub fn wrote(&mut self, old: &RendezvousState, new: &RendezvousState) -> Result {

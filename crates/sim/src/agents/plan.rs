@@ -258,7 +258,7 @@ impl Plan {
         }
     }
 
-    /// Draws the times at which the coordinator is killed.
+    /// Draws the deaths of the coordinator and of agents, and losses of the record.
     fn draw_deaths(&mut self, random: &mut Rng) {
         for _ in 0..random.usize(1..8) {
             let at = Duration::from_millis(if random.bool() {

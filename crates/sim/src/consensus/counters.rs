@@ -22,7 +22,7 @@ impl Addition {
             .collect()
     }
 
-    /// Decodes an addition; `None` for the first command of a leader's term.
+    /// Decodes an addition; `None` if the command is none.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [client, sequence, key] = numbers(bytes).try_into().ok()?;
         Some(Self {

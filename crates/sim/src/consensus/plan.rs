@@ -58,15 +58,15 @@ pub struct Plan {
     pub keys: u64,
     /// Minimum and maximum time of a message, in nanoseconds.
     pub latency: (u64, u64),
-    /// Frames of 1000 that are lost, doubled, or overtake others.
+    /// Frames of 1000 that are lost, doubled, or overtaken by others.
     pub lossy: u64,
-    /// Number of commands between two snapshots.
+    /// Number of log entries between two snapshots.
     pub truncate_after: u64,
     /// Maximum pause of a client between two operations.
     pub pause: Duration,
     /// Faults with their times.
     pub acts: Vec<(Duration, Act)>,
-    /// Time at which all faults end.
+    /// Time at which all faults end, except for stops and slow networks.
     pub end: Duration,
     /// `true` if two members campaign at the same time because of their clocks.
     ///

@@ -23,7 +23,8 @@ const FAILS_OVER_WITHIN: u64 = 60_000_000;
 
 /// Latency above which votes may be split, so that the timeout decides.
 ///
-/// A frame then takes longer than the difference between the members' waits.
+/// The notice of the loss and a vote request may then together take longer than the difference
+/// between the members' waits.
 const FAR: u64 = 1_000_000;
 
 impl World {
@@ -41,7 +42,7 @@ impl World {
         for slot in 0..self.slots.len() {
             self.start(slot, None);
         }
-        // Stopped processes continue at their planned times.
+        // Stops and slow networks end at their planned times.
         self.run_to(over, |_| false)?;
         let end = self.time.now + LEADS_WITHIN;
         let led = self.run_to(end, |world| {

@@ -65,7 +65,7 @@ pub struct Report {
     pub joint: u64,
     /// Number of states that a member received from another member.
     pub restored: u64,
-    /// Number of requested handovers.
+    /// Number of handovers that a leader's review requested.
     pub handed_over: u64,
     /// Time from the last death of a leader to the next leader.
     pub fail_over: Duration,
@@ -536,7 +536,7 @@ impl World {
         Ok(())
     }
 
-    /// Reviews the group, at its leader.
+    /// Ends a process that is ending, if it may; else reviews the group, at its leader.
     pub(super) fn review(&mut self, it: usize) -> Result {
         let now = self.time.now;
         let process = &self.processes[it];

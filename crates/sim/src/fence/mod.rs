@@ -41,7 +41,7 @@ pub struct Plan {
     pub node_timeout: Duration,
     /// Faults, with their times.
     pub acts: Vec<(Duration, Act)>,
-    /// Time at which the faults end.
+    /// Time at which the faults end, except for stopped processes.
     pub end: Duration,
     /// Rules that the machines keep.
     pub rules: Rules<Rule>,

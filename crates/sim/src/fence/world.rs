@@ -27,7 +27,7 @@ pub const SIGNALS_TAKE: Duration = Duration::from_millis(240);
 const MACHINES: usize = 3;
 const MS: u64 = 1_000_000;
 
-/// Time after which a connection breaks if nothing passes over it.
+/// Time after which the connections of a machine that is cut off break.
 const BREAKS: u64 = 2000 * MS;
 
 /// Time after the last fault within which all nodes are in one round again.

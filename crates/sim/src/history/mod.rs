@@ -175,7 +175,7 @@ impl<M: Model> Search<'_, M> {
         next
     }
 
-    /// Describes the step after which no order continues.
+    /// Describes a step, and the operations that may be next.
     fn shown(&self, step: &Step<M::State>) -> String {
         let count: u32 = step.done.iter().map(|word| word.count_ones()).sum();
         let left = self.candidates(&step.done);

@@ -59,7 +59,7 @@ struct Standing {
     said: Option<(usize, u64, u64)>,
     /// Round in which, as the agent knows, all have succeeded.
     all_succeeded: Option<u64>,
-    /// Time at which the agent last knew that the run was open.
+    /// Time at which the agent last entered a round.
     open_at: u64,
 }
 

@@ -5,8 +5,8 @@
 //! that must not be interrupted, raises exceptions, and is killed.
 //!
 //! - **IP-1**: a worker receives `go` only after it was ready for the round that it left.
-//! - **IP-2**: on one node, no two workers run their function in different rounds, unless the
-//!   kernel holds one of them.
+//! - **IP-2**: on one node, no two workers run their function in different rounds. Workers that
+//!   the kernel holds and the agent has abandoned do not count.
 //! - **IP-3**: no worker is killed before the abort timeout, or before the shutdown timeout after a
 //!   closing signal.
 //! - **IP-4**: a worker that never connected is neither aborted nor kept.
@@ -29,7 +29,7 @@ pub enum Act {
     Kill(usize, u32),
     /// The function of a worker raises an exception.
     Raise(usize, u32),
-    /// A worker does not leave its function from now on.
+    /// From now on, a worker handles neither an abort nor a signal.
     Hold(usize, u32),
     /// A worker must not be interrupted for this time.
     Atomic(usize, u32, Duration),

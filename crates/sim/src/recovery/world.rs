@@ -114,7 +114,7 @@ pub struct Report {
 pub struct World {
     time: Scheduler<Event>,
     plan: Plan,
-    /// `None` for a lost node.
+    /// `None` where no node runs.
     nodes: Vec<Option<Node>>,
     /// Number of the last round.
     round: Option<u64>,

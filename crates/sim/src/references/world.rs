@@ -38,11 +38,11 @@ pub struct Report {
     pub adopted: u64,
     /// Number of fetches that were answered with the value.
     pub fetched: u64,
-    /// Number of references that were rightly refused or broken.
+    /// Number of refused or broken references, and of failed fetches.
     pub refused: u64,
     /// Number of processes that ended.
     pub ended: u64,
-    /// Number of members that others declared lost.
+    /// Number of times that a member declared another one lost.
     pub lost: u64,
     /// Number of questions whether the request for a value will still come.
     pub awaited: u64,

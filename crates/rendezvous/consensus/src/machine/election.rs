@@ -41,7 +41,7 @@ pub(super) struct Election {
     due: Option<(Mono, Mono)>,
     /// Members that campaign before this one, in the order of voter indexes.
     before: Vec<VoterId>,
-    /// Time of the last message from a leader.
+    /// Time of the last message from a leader, or end of this member's leadership.
     heard: Option<Mono>,
     /// Term of the granted votes, and those voters' newest contact with a leader.
     granted: (u64, Option<Mono>),
@@ -101,7 +101,7 @@ impl Election {
 
     /// Schedules the next campaign, until the time limit is over.
     ///
-    /// Called after this member has campaigned or granted its vote.
+    /// Called when this member campaigns or grants its vote.
     pub(super) fn again(&mut self, now: Mono) {
         let next = now + AGAIN + self.later();
         self.due = self.due.map(|(_, deadline)| (next, deadline));

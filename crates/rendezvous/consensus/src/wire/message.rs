@@ -22,7 +22,7 @@ use super::{
     voters,
 };
 
-/// Longest context: that of a vote in a handover, and of a majority check.
+/// Maximum length of a context: that of a vote in a handover.
 const CONTEXT_BOUND: usize = 16;
 
 /// Smallest encoded size of an entry, in bytes.

@@ -104,14 +104,14 @@ pub struct OfRun {
     /// The first number orders the logs of the cluster, the second is an index. Both are 0 if
     /// there is none.
     pub applied: (u64, u64),
-    /// `true` if the sender was a voter of that group, as far as it knows.
+    /// `true` if the sender is or was a voter of that group, as far as it knows.
     pub votes: bool,
 }
 
 /// Frame other than a Raft message; the driver handles it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlFrame {
-    /// First frame of each side.
+    /// First frame of each side, which is sent again after changes.
     Hello {
         /// Cluster of the sender; 0 if it is in no group.
         cluster: u128,

@@ -14,7 +14,7 @@ struct Group {
     members: BTreeMap<VoterId, Consensus>,
     now: Now,
     frames: VecDeque<(VoterId, VoterId, Vec<u8>)>,
-    /// Outputs of each member, except its frames.
+    /// Outputs of each member, except its frames and its requests for snapshots.
     outputs: Vec<(VoterId, Output)>,
     /// Pairs of members; no frame passes from the first to the second.
     cut: Vec<(VoterId, VoterId)>,

@@ -18,7 +18,7 @@ use crate::runtime::{Call, beside};
 /// Longest time for which entries outlive their last writer.
 const LASTING: Duration = Duration::from_secs(7200);
 
-/// Time limit to revoke a lease when its owner ends.
+/// Time limit to revoke a lease when its owner ends or leaves.
 ///
 /// If the revocation fails, the lease expires.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ impl Leases {
         }
     }
 
-    /// `true` if this node announces `key` now or has announced it before.
+    /// `true` if `key` is the last one under which this node announced itself.
     pub(crate) fn is_own(&self, key: &[u8]) -> bool {
         let wanted = self.shared.wanted.lock();
         let own = wanted.own_key.as_deref();

@@ -64,7 +64,7 @@ pub struct StaticParameters {
     pub timeout: Duration,
     /// Run, whose id also separates the agents' keys in the store.
     pub run_id: RunId,
-    /// Policy of the store on node 0.
+    /// Policy of the store on node 0, and of the connections to it.
     pub policy: StorePolicy,
 }
 
@@ -185,8 +185,8 @@ impl StaticRendezvous {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if the store cannot be reached or hosted, or nodes are missing when the
-    /// timeout has passed.
+    /// [`RendezvousError`] if the rank is too high or used twice, if the store cannot be reached or
+    /// hosted, or if nodes are missing when the timeout has passed.
     pub fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
         let store = match &self.joined {
             Some(store) => Arc::clone(store),

@@ -30,7 +30,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError`] if a part of the query has no value, or a name has two values.
+    /// [`RendezvousError`] if a part of the query has no value, or a name has two different values.
     pub fn parse(text: &str) -> Result<Self, RendezvousError> {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),

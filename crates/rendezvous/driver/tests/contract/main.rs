@@ -20,7 +20,7 @@ mod support;
 /// Runs every listed behaviour against every backend.
 macro_rules! behaviours {
     ($($behaviour:ident),* $(,)?) => {
-        /// A store server of another program, without a rendezvous of rdzv.
+        /// A store server that no node hosts, without a rendezvous of rdzv.
         mod c10d_over_plain_store { $(#[test] fn $behaviour() {
             super::$behaviour(&crate::backends::PlainStore::default());
         })* }

@@ -106,7 +106,7 @@ impl Server {
         data.path().join("data")
     }
 
-    /// Restarts the server with its data at the same address, until it serves.
+    /// Starts the server with its data, and waits until it serves.
     pub(crate) fn go_on(&self) {
         let program = std::env::var(VARIABLE).unwrap_or_else(|_| {
             panic!("{VARIABLE} must name an etcd server's program; `cargo xtask test` provides one")

@@ -107,7 +107,7 @@ fn reset_after_probe(peer: Peer) {
     coordinator(peer, Peer::reset);
 }
 
-/// Reads the request for the state.
+/// Greets, and reads the start of the request for the state.
 fn asked_for_state(peer: &mut Peer) -> Option<()> {
     peer.greet(false)?;
     // Another connection waits for changes of the state.

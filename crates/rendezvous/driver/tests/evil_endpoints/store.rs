@@ -166,7 +166,7 @@ fn reset_in_value(mut peer: Peer) {
     }
 }
 
-/// Reads the request for all keys.
+/// Greets, and reads the start of the request for all keys.
 fn listed(peer: &mut Peer) -> Option<()> {
     peer.greet(false)?;
     peer.read(1)?;

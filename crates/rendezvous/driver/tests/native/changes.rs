@@ -78,7 +78,7 @@ fn a_surplus_agent_waits_and_replaces_a_lost_one() {
     let server = host();
     let mut joined = round(&server, 2, 2, 2);
     let surplus = Agent::new(server.local_addr(), 9, settings(2, 2)).joining();
-    // The surplus agent disturbs no member, which only time could show. It joins after the loss.
+    // Only time could show that the surplus agent disturbs no member. It is in the next round.
     drop(joined.pop());
     let (_, reason) = membership(&joined[0].0);
     assert!(reason.contains("127.0.0.1_1"), "{reason}");

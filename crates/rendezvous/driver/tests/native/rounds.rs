@@ -28,7 +28,7 @@ fn two_hundred_agents_get_their_ranks_their_master_and_their_workers_ranks() {
         assert_eq!(info.assignment, Some(assignment));
     }
     // Greeting, join, endpoint of the workers' store, and a check for the store of another
-    // run. The number of requests must not grow with the number of agents.
+    // run. The number for each agent must not grow with the number of agents.
     let requests = server.stats().requests;
     assert!(requests <= 200 * 5, "{requests} requests");
 }

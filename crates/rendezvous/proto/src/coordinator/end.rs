@@ -1,8 +1,9 @@
 //! The end of a connection, which may prove the end of the agent's process.
 //!
-//! A running agent's connection may close. An agent that can reattach then has at least
-//! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to do so. If it does not, it is lost *by silence*,
-//! and its workers may still be running. The agent has *certainly ended* if:
+//! A running agent's connection may close. Unless it has certainly ended, an agent that can
+//! reattach then has at least [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to do so. If it does not,
+//! it is lost *by silence*, and its workers may still be running. The agent has *certainly ended*
+//! if:
 //!
 //! 1. its connection's stream has ended cleanly, with an end of stream. A reset or a kernel timeout
 //!    does not count.

@@ -373,8 +373,8 @@ impl NativeClient {
 
     /// Returns the time at which a join without a connection fails.
     ///
-    /// `None` if no coordinator has admitted this node: the join then fails when the attempts to
-    /// connect end. With a connection, the coordinator ends the join.
+    /// `None` if no coordinator has reported the joined nodes yet: the join then fails when the
+    /// attempts to connect end. With a connection, the coordinator ends the join.
     fn join_ends(&self) -> Option<Mono> {
         let since = self.wait.since.max(self.wait.spare_at);
         let admitted = self.wait.arrived.as_ref();

@@ -41,7 +41,7 @@ pub struct Participant {
     asked: Option<Asked>,
     /// Time until which the machine sends no request to the store.
     pause: Option<Mono>,
-    /// The step that the machine has already delayed because of many writers.
+    /// The step before which the machine has already decided whether to pause.
     placed: Option<(u64, bool, Action)>,
     /// Time at which the heartbeat in the state was written.
     beaten: Option<Mono>,

@@ -49,8 +49,8 @@ impl Membership {
             return vec![ParticipantChange::Dropped];
         }
         let mut changes = Vec::new();
-        // A node that waits for the next round has left this one intentionally. It is reported as
-        // waiting.
+        // A node that waits for the next round is running: it has left this one, or was removed as
+        // lost and is back. It is reported as waiting.
         let participants = self.formed.participants.iter();
         let lost = participants.filter(|node| !is_listed(state, node));
         let lost: BTreeSet<_> = lost.cloned().collect();

@@ -277,7 +277,7 @@ fn form(client: &mut NativeClient) -> Vec<Output> {
     hear(client, &formed(5, 0))
 }
 
-/// Creates a client with rank 0 that has joined at a restartable coordinator.
+/// Creates a client that waits for a round at a restartable coordinator.
 fn attached_client() -> NativeClient {
     let mut client = joining_client(Settings::new(1, 2));
     let watch = Output::Watch(Duration::from_millis(1500));
@@ -285,7 +285,9 @@ fn attached_client() -> NativeClient {
     client
 }
 
-/// Creates such a client in round 5, without an endpoint of the workers' store.
+/// Creates such a client with rank 0 in round 5.
+///
+/// It has no endpoint of the workers' store yet.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
     assert_eq!(form(&mut client), [Output::Lead { round: 5 }]);

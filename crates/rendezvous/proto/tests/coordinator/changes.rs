@@ -316,7 +316,7 @@ fn a_spare_gets_the_vacated_rank_and_the_others_keep_theirs() {
     for (number, rank) in [(1, 0), (2, 1), (0, 2), (4, 3)] {
         assert_eq!(placed(&mut world, number), (rank, vec![4, 5]), "{number}");
     }
-    // A restarted node waits, and gets the next vacated rank.
+    // A new node waits, and gets the next vacated rank.
     world.join(12);
     lose_and_rejoin(&mut world, 1, &[2, 4, 0]);
     for (number, rank) in [(12, 0), (2, 1), (0, 2), (4, 3)] {
@@ -406,7 +406,8 @@ fn a_spare_counts_if_the_coordinator_dies_together_with_a_node() {
 #[test]
 fn nodes_that_join_again_while_a_coordinator_recovers_keep_their_ranks() {
     // `join`: reattach with the round, and join again. `left`: reattach after leaving the round.
-    // `back`: reattach with the round. `late`: as `back`, after the recovery.
+    // `back`: reattach with the round, and join again after the recovery. `late`: do both after the
+    // recovery.
     for (first, second, third) in [
         ("join", "back", "join"),
         ("join", "join", "join"),

@@ -1,6 +1,6 @@
 //! Native agents and agents of torchrun in one round.
 //!
-//! Agents of torchrun know only the state under its key.
+//! Agents of torchrun know only the keys of the run: the state, and the keys of each round.
 
 use std::time::Duration;
 

@@ -126,7 +126,7 @@ proptest! {
         prop_assert!(ranks::are_assigned(&participants));
     }
 
-    /// INV-R1, INV-R3 and INV-R4 for one step of one agent.
+    /// INV-R1 to INV-R4 for one step of one agent.
     #[test]
     fn joining_keeps_the_rules(
         (settings, state) in settings_and_state(),

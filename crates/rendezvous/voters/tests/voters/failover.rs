@@ -142,7 +142,7 @@ fn a_round_is_over_for_the_others_if_one_of_it_dies_with_the_coordinator() {
     world.kill(first);
     world.pass(SECOND);
     let second = world.coordinator().unwrap();
-    // The other agent joins again, because its workers have failed.
+    // Agent 0 reattaches with the round; agent 1 does not return.
     world.reattach(second, 0, last, Some(held(round, 0)));
     world.pass(SECOND * 2);
     let events = world.take(0);
@@ -361,7 +361,7 @@ fn lists_in_different_orders_are_named_and_make_one_group() {
     assert!(world.coordinator().is_some());
     let is_named = |fact: &Fact| matches!(fact, Fact::Unsuitable { .. });
     let named = world.facts.iter().filter(|(_, fact)| is_named(fact));
-    // Each of the two logs the other once, although they connect repeatedly.
+    // Each process logs another one at most once, although they connect repeatedly.
     let named = named.count();
     assert!((1..=4).contains(&named), "{named}: {:?}", world.facts);
 }

@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Forms a round of agents `0..agents`; each has the index of its endpoint.
 ///
-/// There is room for two more agents.
+/// There are two more endpoints.
 fn with_round(agents: u32, most: usize) -> World {
     let mut world = World::open(agents as usize + 2, most, 1);
     world.settings = Settings::new(agents, agents);
@@ -55,7 +55,7 @@ fn held(rank: u32, size: u32) -> HeldRound {
 
 /// Reattaches agents that hold the round of all agents.
 ///
-/// Returns the coordinator's events for the last agent.
+/// Returns the authority that the last agent has received.
 fn reattach(
     world: &mut World,
     agents: std::ops::Range<u32>,

@@ -10,7 +10,7 @@ use rdzv_core::rules::Rules;
 use crate::deaths;
 use crate::world::World;
 
-/// Number of runs, each with another seed.
+/// Number of seeds of the first test; the second one has five times as many.
 const SEEDS: u64 = 100;
 
 #[test]

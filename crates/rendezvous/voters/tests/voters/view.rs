@@ -103,7 +103,7 @@ fn who_waits_for_a_majority_says_who_is_missing() {
     world.start(2);
     world.pass(2 * SECOND);
     assert_eq!(world.view(1).waiting, None);
-    // A minority remains, first that of a coordinator, which notices it within the time limit.
+    // A process that is cut off is a minority, and notices it within the time limit.
     world.cut_off(&[0]);
     world.pass(5 * SECOND);
     let view = world.view(0);

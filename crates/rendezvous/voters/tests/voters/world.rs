@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// Ends the process at an endpoint by its own decision.
+    /// Tells the process at an endpoint that it is about to end.
     pub(crate) fn end(&mut self, index: usize) {
         self.handle(index, Input::Ending);
     }
@@ -421,7 +421,7 @@ impl World {
         self.hang_up(|link| cut.contains(&link));
     }
 
-    /// Closes connections. Both sides are notified, if they live.
+    /// Closes connections, and notifies the receiving processes that live.
     fn hang_up(&mut self, which: impl Fn(Link) -> bool) {
         let ended: Vec<(Link, ConnId)> = (self.links.iter())
             .filter(|(link, _)| which(**link))

@@ -233,7 +233,7 @@ struct Reached {
     /// Server of the store, if it is in this process.
     server: Option<TcpStoreServer>,
     store: TcpStore,
-    /// `true` if the endpoint is on this machine.
+    /// The option `is_host`; without it, `true` if the endpoint is on this machine.
     is_here: bool,
 }
 

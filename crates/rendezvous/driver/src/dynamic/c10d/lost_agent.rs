@@ -21,8 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 impl C10dRendezvous {
     /// Removes the agent with this process id, on this machine, from the run.
     ///
-    /// Returns `true` if the run contained it. This function hosts no store, because a store that
-    /// has ended with the agent no longer matters.
+    /// Returns `true` if it has removed the agent. This function hosts no store, because a store
+    /// that has ended with the agent no longer matters.
     ///
     /// # Errors
     ///

@@ -81,7 +81,7 @@ impl fmt::Debug for C10dState {
 impl C10dState {
     /// Removes the agent with this process id, on the machine of `me`.
     ///
-    /// Returns `true` if the state contained it.
+    /// Returns `true` if it has removed the agent. Many interfering writes can prevent this.
     pub(super) fn remove_agent(
         &mut self,
         me: &NodeDesc,

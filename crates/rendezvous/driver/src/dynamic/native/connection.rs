@@ -126,6 +126,8 @@ pub(super) struct Connection {
     /// Sender to the caller that waits for the success of all nodes.
     barrier: Option<mpsc::SyncSender<Result<(), RendezvousError>>>,
     /// Time of the loss of the connection; `None` with a connection.
+    ///
+    /// Also `None` if the machine hung up, or if data could not be sent.
     lost_since: Option<Instant>,
     onlooking: Onlooking,
     /// Deadline of the last answer, if the task is ending.

@@ -54,7 +54,7 @@ pub struct VoterCandidate {
     pub voter: OwnVoter,
     /// Record for the next agent on this node.
     pub note: Option<NoteFile>,
-    /// Redirect at the endpoint, if the endpoint is on this machine.
+    /// Redirect at the endpoint, if this machine has it and this process does not.
     pub redirect: Option<Redirect>,
 }
 

@@ -116,7 +116,8 @@ fn listen_error(options: &Options, source: io::Error) -> StoreError {
 
 /// `true` if a socket may belong to an endpoint.
 ///
-/// A socket for all addresses may belong to any endpoint with the same port.
+/// A socket for all addresses may belong to any endpoint with the same port, unless the endpoint
+/// is on a loopback address.
 fn is_at(socket: &TcpListener, endpoint: &Endpoint) -> bool {
     let Ok(bound) = socket.local_addr() else {
         return false;

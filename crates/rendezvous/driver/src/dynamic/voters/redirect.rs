@@ -85,7 +85,7 @@ impl Drop for Redirect {
 /// Server at the endpoint.
 #[derive(Debug, Default)]
 enum Server {
-    /// Another process still has the endpoint.
+    /// The server does not run yet; another process may have the endpoint.
     #[default]
     Awaited,
     /// The server runs until this value is dropped.

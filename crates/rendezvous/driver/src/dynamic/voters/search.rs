@@ -34,7 +34,7 @@ pub struct Search {
     refused: BTreeMap<usize, String>,
     /// `true` if agents may join the group, so that voters may name new endpoints.
     is_open: bool,
-    /// `true` if the search ends when no process listens at the endpoint.
+    /// `true` if a vain search ends when no process listens at the endpoint.
     needs_endpoint: bool,
     /// `true` if no process listened at the endpoint at the last attempt.
     is_vacant: bool,
@@ -90,7 +90,7 @@ impl Search {
         search
     }
 
-    /// Makes the search fail once no process listens at the endpoint.
+    /// Lets the caller end a vain search once no process listens at the endpoint.
     ///
     /// This is for an agent on the endpoint's machine that was redirected to another coordinator.
     /// If that search fails, the agent can host the endpoint.
@@ -104,7 +104,7 @@ impl Search {
         self.needs_endpoint && self.is_vacant
     }
 
-    /// Sets the other members of the group.
+    /// Sets the members of the group; the endpoint of the job stays the first one.
     pub fn know(&mut self, members: &[String]) {
         self.endpoints.truncate(1);
         let endpoint = self.endpoints.first().map(Endpoint::to_string);
@@ -212,7 +212,7 @@ impl Search {
         Err(listed(answers.iter().map(|(index, why)| (index, &why[..]))))
     }
 
-    /// `true` if a voter reports that the coordinator has moved.
+    /// `true` if a voter names another coordinator, or is one itself.
     ///
     /// The question needs no connection to the coordinator.
     pub fn has_moved(&mut self, credentials: &Credentials) -> bool {

@@ -64,7 +64,7 @@ impl Run {
         ours: Authority,
     ) {
         let Some(known) = known else {
-            // Members need a moment to attach.
+            // A member may report the round later. Until then, its number is unknown.
             return self.had_coordinators(last.epoch.saturating_add(1));
         };
         let was_undecided = self.is_undecided();

@@ -107,7 +107,7 @@ impl Run {
 
     /// Admits waiting native agents while the round has room.
     ///
-    /// Former participants come first.
+    /// Former participants come first, and spare nodes last.
     fn promote(&mut self, now: Now) {
         let waiting = self.nodes.waiting.iter().cloned();
         let joining = waiting.filter(|node| self.is_joining(node));
@@ -359,7 +359,7 @@ impl Run {
 
     /// Returns the roles of all nodes in the order of their ranks.
     ///
-    /// `None` unless all nodes have sent them.
+    /// `None` unless all nodes are native, and have sent their numbers of workers.
     pub(super) fn infos(&self) -> Option<Vec<RoleInfo>> {
         let infos = self.nodes.participants.iter().map(|(node, rank)| {
             let join = &self.agents.get(node)?.join;

@@ -142,8 +142,8 @@ impl Run {
         };
         let formed = self.round.formed();
         if self.round.is_ended() || formed.is_some_and(|formed| !formed.left.is_empty()) {
-            // The agent has never received the round, which is over or has lost a node since. The
-            // agent waits for the next one.
+            // The agent has never received the round, which is over, or which a successful node has
+            // left. The agent waits for the next one.
             self.restart_join(now, node);
             return self.arrive(now, node);
         }

@@ -424,7 +424,8 @@ impl Run {
 
     /// Ends the search with the participants that hold the round.
     ///
-    /// The round is over if there is a `reason`, or if a node waits to join; otherwise it holds.
+    /// The round is over if its members already know so, if there is a `reason`, or if a node waits
+    /// to join. Otherwise it holds.
     fn restore(&mut self, now: Now, reason: Option<String>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former_size = self.record.members.len() as u32;

@@ -2,7 +2,7 @@
 //!
 //! Native agents write no heartbeats into the state. The coordinator writes a current heartbeat for
 //! each that is not lost. An agent of torchrun is lost when its heartbeat has not changed for some
-//! time on the coordinator's clock. So the clocks of agents do not matter to the coordinator.
+//! time on the coordinator's clock. So the clocks of agents do not matter for this decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

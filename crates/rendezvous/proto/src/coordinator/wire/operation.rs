@@ -188,7 +188,7 @@ pub struct Join {
     pub node: NodeDesc,
     /// The agent's settings.
     ///
-    /// Only those that concern other agents are sent. The receiver uses the defaults for the rest.
+    /// Only those that the coordinator uses are sent. It uses the defaults for the rest.
     pub settings: Settings,
     /// Role of the agent's workers.
     pub role: String,
