@@ -7,8 +7,8 @@
 //! can block: stores behind [`Store`](rdzv_store::Store), etcd, name resolution, attempts to
 //! connect, files.
 //!
-//! The runtime never runs on a caller's thread. So programs with a tokio runtime can call the
-//! crate, and so can programs without one, such as Python. The thread ends after the last task and
+//! The runtime never runs on a caller's thread. So programs with a tokio runtime and programs
+//! without such a runtime (Python) can call the crate. The thread ends after the last task and
 //! the last call of [`beside`].
 
 use std::collections::VecDeque;

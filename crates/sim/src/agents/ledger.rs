@@ -1,4 +1,4 @@
-//! Record of the rounds, which checks INV-R1 to INV-R4, INV-N1 to INV-N3, and S-1 to S-3.
+//! Record of the rounds: checks INV-R1 to INV-R4, INV-N1 to INV-N3, S-1 to S-3.
 
 use std::collections::{BTreeMap, BTreeSet};
 

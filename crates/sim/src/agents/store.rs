@@ -220,7 +220,7 @@ impl World {
         Ok(())
     }
 
-    /// `true` if an agent that has been in a round can report it to the coordinator.
+    /// `true` if an agent that was in a round can report it to the coordinator.
     fn is_known(&self) -> bool {
         let knows = |agent: &Agent| agent.knows && agent.doing != Doing::Nothing;
         if !self.plan.has_silence() {

@@ -85,7 +85,8 @@ impl Attacker {
     }
 }
 
-/// A connection of an attacker. A call ends soon after the server stops reading or sending.
+/// A connection of an attacker.
+/// A call ends soon after the server stops reading or sending.
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,

@@ -23,7 +23,7 @@ pub enum StopStep {
 pub enum Awaited {
     /// Workers that the agent stops.
     Workers {
-        /// Workers that still run, or (in [`StopStep::Abort`]) are in their function.
+        /// Workers that have not exited; in an abort, those in their function.
         workers: Vec<LocalRank>,
         /// End of the wait.
         deadline: Mono,

@@ -29,7 +29,7 @@ const MOST_ROUNDS: usize = 32;
 
 const EVENTS: usize = 64;
 
-/// Shortest time between two readings of all pipes, if a line causes the second.
+/// Shortest time between two readings of all pipes, if a line causes one.
 /// Many workers that report each step then wake up the agent only 10 times a second. The agent
 /// reads a line after a pause immediately, so that the last step is recorded even if the agent is
 /// killed.

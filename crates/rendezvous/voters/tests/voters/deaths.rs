@@ -108,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// Kills some of the ending processes, part of them together with their machines.
+    /// Kills some of the ending processes, some with their machines.
     fn end_some(&mut self) {
         for index in std::mem::take(&mut self.ending) {
             match self.random.u32(0..4) {
