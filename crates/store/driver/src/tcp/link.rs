@@ -19,7 +19,7 @@ use rustix::buffer::spare_capacity;
 
 use crate::interrupt;
 
-/// Number of bytes read at a time, except for large values.
+/// Maximum number of bytes read at a time, except for the rest of a value.
 const READ_AT_ONCE: usize = 16 << 10;
 
 /// Longest time between two reads of the clock when there is no deadline.

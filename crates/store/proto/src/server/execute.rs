@@ -11,8 +11,8 @@ use rdzv_core::ident::ConnId;
 impl ServerMachine {
     /// Executes a request of `size` bytes, without bodies in their own buffers.
     ///
-    /// Woken connections are answered before the request itself. A connection whose request ends
-    /// its own wait therefore receives its replies in the order of its requests.
+    /// Connections that the operation wakes are answered before the request itself. A connection
+    /// whose request ends its own wait therefore receives its replies in the order of its requests.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -300,7 +300,7 @@ impl ServerMachine {
         connection.outgoing.push_value(value);
     }
 
-    /// `true` if a request about this many keys is executed in steps.
+    /// `true` if a `CHECK` or `WAIT` of this many keys is executed in steps.
     ///
     /// An extension that watches its keys is shown each key in order.
     fn in_steps(&self, keys: usize) -> bool {

@@ -46,7 +46,8 @@ pub struct Admission {
     pub torch_clients: TorchClients,
     /// Prefix of the keys for agents, in a store that workers also use.
     /// The prefix is the one on the wire. Clients without proof can neither read nor change those
-    /// keys, and cannot send extension requests. [`TorchClients::Any`] lifts this restriction.
+    /// keys, and cannot send extension requests. [`TorchClients::Any`] lifts this restriction, and
+    /// so do empty credentials.
     pub agent_prefix: Option<Vec<u8>>,
 }
 
