@@ -3,7 +3,7 @@
 //! | call | on the wire |
 //! |---|---|
 //! | set, append, queue_push, multi_set | one request, no reply |
-//! | get from an rdzv server | one request; if the key is absent, a wait and then a second request |
+//! | get from an rdzv server | one request; if the key is absent, a wait, then a second request |
 //! | get from another server, multi_get, blocking queue_pop | a wait for the keys, then the request |
 //! | wait, barrier | one request, one byte when the wait is over; cancelled on a timeout |
 //! | all others | one request, one reply |
