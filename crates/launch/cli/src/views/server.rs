@@ -396,7 +396,7 @@ impl JobServer {
         }
     }
 
-    /// Asks all agents of the job, including this one.
+    /// Asks this agent, and then all other agents unless its answer is enough.
     ///
     /// Waits until `enough` is `true`, or for the time limit.
     pub(super) async fn ask(
