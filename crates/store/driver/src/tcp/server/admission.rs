@@ -321,7 +321,7 @@ mod tests {
         workers.known.insert("10.0.0.7".parse().unwrap());
         assert!(admits(&workers, "10.0.0.7"));
         assert!(!admits(&workers, "10.0.0.8"));
-        // A store for agents admits no client without proof.
+        // With `job`, a store for agents admits no client without proof.
         assert!(!admits(&gate(TorchClients::Job, true), "127.0.0.1"));
         assert!(!admits(&gate(TorchClients::Deny, false), "127.0.0.1"));
         assert!(admits(&gate(TorchClients::Any, true), "10.0.0.7"));
