@@ -119,8 +119,7 @@ impl Link {
         self.drain(payload, reply_timeout)
     }
 
-    /// Reads the answer of the current operation.
-    /// Returns when the answer arrives or the time limit has passed.
+    /// Reads the answer until the current operation has ended.
     pub(super) fn finish(&mut self, reply_timeout: Duration) -> Result<Option<Reply>, Broken> {
         loop {
             self.receive();
