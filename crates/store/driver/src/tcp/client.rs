@@ -86,7 +86,8 @@ impl TcpStore {
     /// # Errors
     ///
     /// [`StoreError`] if the server cannot be started, no store answers, or the peer is not a store
-    /// or refuses this client. Also if clients are missing when the timeout has passed.
+    /// or refuses this client. Also if the world size is 0, or clients are missing when the timeout
+    /// has passed.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {

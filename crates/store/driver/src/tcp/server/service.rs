@@ -8,7 +8,7 @@
 //! ```
 //!
 //! In one iteration, the thread reads once from every connection that the kernel reports. It then
-//! sends all replies. Separating reads and writes keeps each of the two long paths through the
+//! sends the replies. Separating reads and writes keeps each of the two long paths through the
 //! kernel in the processor's caches.
 //!
 //! The kernel reports each arrival once (edge-triggered), so it need not check every connection
