@@ -7,8 +7,9 @@
 //!                                                            not the keys and requests of agents
 //! ```
 //!
-//! A server with certificates and no token opens the connection after the TLS handshake. A server
-//! without credentials does not check the first byte.
+//! A server with certificates refuses the handshake of the token without TLS. If it has no token,
+//! it opens the connection after the TLS handshake. A server without credentials does not check the
+//! first byte.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
