@@ -9,8 +9,9 @@ use crate::wire::request::{Access, NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
-    /// Executes a request of `size` bytes, without bodies in their own buffers.
+    /// Executes a request.
     ///
+    /// `size` is the number of its bytes, without bodies in their own buffers.
     /// Connections that the operation wakes are answered before the request itself. A connection
     /// whose request ends its own wait therefore receives its replies in the order of its requests.
     #[inline]
