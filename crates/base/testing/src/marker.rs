@@ -75,7 +75,7 @@ impl Marker {
             };
             let mut left = others();
             if left.is_empty() {
-                // The first listing misses a process whose parent forked during it and then died.
+                // The first listing may miss a process whose parent forked during it and then died.
                 left = others();
             }
             let Some((first, _)) = left.first() else {

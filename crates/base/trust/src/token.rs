@@ -67,7 +67,7 @@ impl Token {
     }
 
     /// `true` if the proof of a peer in this role is valid.
-    /// The check takes the same time for every wrong proof.
+    /// The check takes the same time for every wrong proof of 32 bytes.
     pub fn verify(
         &self,
         prover: HandshakeRole,

@@ -9,9 +9,9 @@
 //! | 77 | the check of this node (`--node-check`) failed, so it has left the job |
 //! | by signal | a signal arrived before workers were started, or was unhandled |
 //!
-//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that check them keep working. Under the
-//! name `torchrun`, an impossible value ends the launch with 1. With `--exit-code worker`, a launch
-//! whose flags could be parsed returns more codes:
+//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that check them keep working. In
+//! torchrun's style, an impossible value ends the launch with 1. With `--exit-code worker`, a
+//! launch whose flags could be parsed returns more codes:
 //!
 //! | code | when |
 //! |---|---|

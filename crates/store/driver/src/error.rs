@@ -12,11 +12,11 @@ use thiserror::Error;
 
 /// Error that a store operation returns.
 ///
-/// Advice is usually on a second line after `help: `.
+/// If an error has advice, it is usually on a second line after `help: `.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The keys did not appear in time.
+    /// The keys, or the change of a value, did not appear in time.
     #[error(
         "wait timeout after {}ms, keys: {} (store {store}; still missing: {})",
         .elapsed.as_millis(),
@@ -61,7 +61,7 @@ pub enum StoreError {
         .elapsed.as_millis()
     )]
     Connect {
-        /// Requested `host:port`, and the numeric address of the most recent attempt.
+        /// Requested `host:port`, and the last numeric address tried, if it differs.
         peer: String,
         /// Number of connection attempts.
         attempts: u32,
@@ -78,7 +78,7 @@ pub enum StoreError {
         /// Description of what the peer sent or did instead.
         found: String,
     },
-    /// One side rejected the other side's proof of membership in the job.
+    /// The proof of membership in the job was missing on one side, or rejected.
     #[error("cannot use the store at {peer}: {why}")]
     Refused {
         /// Address of the peer.

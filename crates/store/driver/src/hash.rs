@@ -14,10 +14,10 @@ use crate::{Store, StoreError, interrupt};
 
 /// Store that lives in this process. Clones share the data and the timeout.
 ///
-/// The semantics are those of the TCP store, with exceptions. `add` counts an empty value as 0, as
-/// in PyTorch's `HashStore`. `get` waits for a key and not for a queue. `barrier` uses the general
-/// form. Every write wakes all callers that wait for its key. A non-empty queue counts as an
-/// existing key for `check` and `wait`. A timeout of zero checks once. `multi_set` is atomic.
+/// The semantics are those of the TCP store, with these exceptions. `add` counts an empty value as
+/// 0, as in PyTorch's `HashStore`. `get` waits for a key and not for a queue. `barrier` uses the
+/// general form. Every write and every entry of a queue wake all waiting callers. `multi_set` is
+/// always atomic.
 #[derive(Clone, Default)]
 pub struct HashStore {
     shared: Arc<Shared>,

@@ -62,7 +62,7 @@ pub trait Store: Send + Sync + Debug {
     /// Returns the number of keys in the store, including internal keys.
     fn num_keys(&self) -> Result<u64, StoreError>;
 
-    /// Returns all keys, in no particular order.
+    /// Returns all keys except internal ones, in no particular order.
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         unsupported(self, "listKeys")
     }
@@ -168,7 +168,7 @@ pub trait Store: Send + Sync + Debug {
         None
     }
 
-    /// Creates a second handle to the same data, with a separate connection.
+    /// Creates a second handle to the same data, with its own connection if any.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;
 }
 

@@ -93,7 +93,7 @@ pub enum OperationFailure {
     Closed,
     /// The caller stopped the operation.
     ///
-    /// The connection is still usable if this happened during a wait.
+    /// The connection is still usable if this happened during a wait that was not being cancelled.
     #[error("the caller stopped waiting")]
     GivenUp,
     /// The received bytes are not an answer to the request.
@@ -235,7 +235,7 @@ impl ClientMachine {
         }
     }
 
-    /// Returns the buffer into which the driver may read the rest of a large value.
+    /// Returns the buffer into which the driver may read the rest of a value.
     ///
     /// The driver reads at most the spare capacity of the buffer and then sends [`Input::Filled`].
     /// If this returns `None`, the driver reads into its own buffer and sends [`Input::Received`].

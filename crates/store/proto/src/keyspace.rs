@@ -173,7 +173,7 @@ impl Keyspace {
         entry.owner.resize(before, entry.value.memory());
     }
 
-    /// Appends to a value or creates it, and returns the number of bytes copied.
+    /// Appends to a value or creates it; returns the number of old bytes copied.
     ///
     /// A large value is copied if another holder shares it, for example an unsent reply.
     pub fn append(&mut self, key: &[u8], body: Body<'_>) -> usize {

@@ -185,7 +185,7 @@ impl Operations {
         self.keyspace.remove(key)
     }
 
-    /// Appends to a value or creates it, and returns the number of bytes copied.
+    /// Appends to a value or creates it; returns the number of old bytes copied.
     pub fn append(&mut self, key: &[u8], value: Body<'_>) -> usize {
         let copied = self.keyspace.append(key, value);
         self.written(key);
@@ -252,8 +252,9 @@ impl Operations {
         self.promised.remove(&connection)
     }
 
-    /// Ends a promise whose holder has sent a request or has disconnected.
+    /// Ends a promise.
     ///
+    /// The holder has sent a request, has received another promise, or has disconnected.
     /// If the entry is still in the queue, the next waiter is woken for it. Each entry of a queue
     /// thus wakes one waiter at a time. No entry is lost if a waiter dies before it pops the entry.
     pub fn release(&mut self, promise: Promise) {
@@ -266,7 +267,7 @@ impl Operations {
         self.offer(&promise.0);
     }
 
-    /// Forgets a connection that was closed.
+    /// Forgets a connection that was closed or is being closed.
     pub fn disconnect(&mut self, connection: ConnId) {
         self.waiters.cancel(connection);
         if let Some(promise) = self.take_promise(connection) {

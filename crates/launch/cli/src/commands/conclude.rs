@@ -82,7 +82,7 @@ pub(super) struct Report {
     run_id: Option<String>,
     face: Face,
     preemption: PreemptionArgs,
-    /// `true` if all nodes print to the same output.
+    /// `true` if all nodes may print to the same output.
     is_shared: bool,
 }
 

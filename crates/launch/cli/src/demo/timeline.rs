@@ -279,7 +279,7 @@ fn line(at: Duration, what: &str, text: String) -> Action {
     Action::Print(role, head, text)
 }
 
-/// Returns a bar for a fraction; 1 is the full width.
+/// Returns a bar for a fraction; 1 corresponds to 30 columns.
 fn bar(fraction: f32) -> String {
     const FULL: f32 = 30.0;
     let len = (fraction.clamp(0.0, 1.5) * FULL).round() as usize;

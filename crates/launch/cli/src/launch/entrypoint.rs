@@ -205,7 +205,7 @@ fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Ra
 
 /// Adds the section about the command to an explanation.
 ///
-/// The section begins with the interpreter or the program. Returns the origin of the mode.
+/// The section names the interpreter or the program. Returns the origin of the mode.
 pub(super) fn explain(
     draft: &mut Draft,
     entrypoint: &Entrypoint,

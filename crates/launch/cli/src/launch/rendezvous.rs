@@ -14,7 +14,7 @@ use super::rendezvous_choice::{
 use crate::exit::Refusal;
 use crate::trust::{NO_TOKEN, Trust};
 
-/// Resolves the rendezvous options, except for those that [`admit`] adds.
+/// Resolves the rendezvous options; later steps such as [`admit`] add more.
 ///
 /// Also returns the run id, and the reasons for the choice.
 pub(super) fn resolve(

@@ -84,7 +84,7 @@ pub(crate) struct RestartArgs {
     pub(super) preload: Option<String>,
 }
 
-/// Default of `--agent-restarts` for several nodes over c10d.
+/// Default of `--agent-restarts` for several nodes with c10d over TCP.
 const AGENT_RESTARTS: u32 = 3;
 
 /// Flags for the end of a run by a signal.

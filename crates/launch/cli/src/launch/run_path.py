@@ -41,8 +41,8 @@ def begin():
     return file
 
 def stay(running):
-    # A worker that has returned waits until all workers of the node have returned, because other
-    # workers may still use a process group that this script left open.
+    # A worker that has returned waits until all workers of the node have returned or exited,
+    # because other workers may still use a process group that this script left open.
     running.close()
     begun = time.monotonic() + 60
     for rank in range(int(os.environ["LOCAL_WORLD_SIZE"])):

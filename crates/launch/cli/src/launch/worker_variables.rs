@@ -13,7 +13,7 @@ use super::resolve::Launch;
 use crate::exit::{Raised, Refusal};
 use crate::explanation::{Draft, Provenance};
 
-/// Variables whose values are known only after the rendezvous.
+/// Variables whose values depend on the rendezvous.
 const OF_ROUND: [&str; 6] = [
     env::RANK,
     env::WORLD_SIZE,

@@ -148,7 +148,7 @@ impl EventSink for Counters {
     }
 }
 
-/// Returns the kind of cause that an exit alone shows.
+/// Returns the kind of the cause of an exit.
 fn cause(exit: Exit, stopped_by_agent: bool) -> &'static str {
     match exit {
         _ if exit.is_success() => "succeeded",

@@ -54,7 +54,7 @@ pub(crate) struct Scheduled {
     pub(crate) job: Option<String>,
     /// This node's part in the step, if the step has several nodes.
     ///
-    /// All these nodes print to the same output.
+    /// By default, `srun` lets all these nodes print to the same output.
     pub(crate) step_node: Option<StepNode>,
     /// Values for flags that neither the line nor a variable sets.
     pub(crate) values: Vec<Value>,

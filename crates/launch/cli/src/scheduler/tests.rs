@@ -232,7 +232,7 @@ fn workers_are_as_many_as_accelerators() {
 
 #[test]
 fn outside_of_a_step_nothing_is_taken() {
-    // In a batch script, newer versions of Slurm set the step to a word.
+    // In a batch script and an interactive step, newer versions of Slurm set the step to a word.
     for step in ["", "batch", "interactive"] {
         let found = of(&[("SLURM_STEP_ID", step)], &[]);
         assert_eq!((found.job, found.values), (None, vec![]));

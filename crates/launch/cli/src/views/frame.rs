@@ -162,7 +162,7 @@ impl View {
 
 /// Minimum lag of the output of a worker that is behind.
 ///
-/// The lag counts from the latest output of any worker. Reports may be a second old.
+/// The lag counts from the latest output of any worker. Reports may be two seconds old.
 const BEHIND_SECONDS: u64 = 5;
 
 /// Latest step and latest output of any worker.

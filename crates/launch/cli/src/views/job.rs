@@ -346,7 +346,6 @@ mod tests {
                     Some(change) => apply(&mut value, change),
                     None => assert_eq!(old, new),
                 }
-                // A value without contents may keep keys that are no longer there.
                 assert_eq!(difference(Some(&value), new), None, "{old} {new} {value}");
             }
         }

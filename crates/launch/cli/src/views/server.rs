@@ -56,7 +56,7 @@ const MOST_BEHIND: usize = 4096;
 /// Maximum number of agents whose reports are kept.
 const MOST_AGENTS: usize = 100_000;
 
-/// Maximum number of questions that an agent answers at a time.
+/// Maximum number of other agents' questions that an agent answers at a time.
 const MOST_ANSWERS: usize = MOST_VIEWERS;
 
 /// Time limit for the answers of all agents to a question.
@@ -110,7 +110,8 @@ impl Shared {
         node
     }
 
-    /// Changes the model, and sends the change to the viewers of this agent.
+    /// Applies a message to the model, and sends it to the viewers of this agent.
+    /// Drops the message if a report is missing before it.
     fn take(&self, known: &mut Known, message: Message) {
         let text = serde_json::to_string(&message).unwrap_or_default();
         let from = message.from.clone();
@@ -188,7 +189,7 @@ impl Shared {
         let silent = known.heard.iter().filter_map(|(name, heard)| {
             let (agent, silent) = (known.job.agents.get(name)?, heard.elapsed());
             let report = &agent.report;
-            // A restarted agent has the name of another process.
+            // The name of a restarted agent has another process id.
             let is_replaced = silent > SILENT_AFTER
                 && known.job.agents.iter().any(|(other, it)| {
                     let same = |one: &NodeReport| (one.node.to_string(), one.group_rank);
@@ -332,7 +333,7 @@ impl JobServer {
         Some((viewer, job, self.0.messages.subscribe()))
     }
 
-    /// Sends the report of the end to the viewers, if there are any.
+    /// Sends the report of the end if this agent has viewers.
     ///
     /// Waits until it has been sent, at most for the time limit.
     pub(crate) fn finish(&self) {
@@ -396,7 +397,7 @@ impl JobServer {
         }
     }
 
-    /// Asks all agents of the job, including this one.
+    /// Asks this agent, and then all other agents unless its answer is enough.
     ///
     /// Waits until `enough` is `true`, or for the time limit.
     pub(super) async fn ask(

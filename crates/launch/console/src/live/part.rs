@@ -30,8 +30,8 @@ pub(super) fn sentence<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<Part> {
 }
 
 /// Returns the row with as many of its parts as fit.
-/// Names of nodes are left out first, then the last advice. If that is not enough, the first part
-/// is cut after a word.
+/// Names of nodes are left out first. If that is not enough, the last advice is left out instead,
+/// and then names too. Without advice, the first part is cut after a word.
 pub(super) fn fit(mut parts: Vec<Part>, width: usize) -> String {
     let first = parts
         .first()

@@ -13,8 +13,8 @@ pub struct RankRow<'a> {
 
 /// Returns the rows that fit on the terminal.
 /// There are at most `most` rows of at most `width` columns. Equal rows are folded into one. If
-/// rows do not fit, the last row counts their workers. `label` returns the label of several
-/// workers.
+/// rows do not fit, the last row counts their workers. `label` returns the label for the workers of
+/// one row.
 pub fn fold_rows(
     rows: &[RankRow<'_>],
     most: usize,

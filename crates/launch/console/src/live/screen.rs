@@ -184,7 +184,7 @@ impl State {
     fn carriage_return(&mut self) {
         self.column = 0;
         self.returned = true;
-        // A row below earlier rows is redrawn on its own, so the earlier rows were of another kind.
+        // This row is redrawn although the cursor did not go up, so the bars above it have ended.
         if !self.went_up
             && !self.is_hidden
             && self.current().row.columns() > 0

@@ -91,8 +91,8 @@ impl FileStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::File`] if the file cannot be opened or created, and [`StoreError::Corrupt`] if
-    /// it is not the file of a store.
+    /// [`StoreError::File`] if the file cannot be opened, created or locked, and
+    /// [`StoreError::Corrupt`] if it is not the file of a store.
     pub fn open(path: impl AsRef<Path>, world_size: Option<u32>) -> Result<Self, StoreError> {
         Self::open_with(path.as_ref(), world_size, DEFAULT_TIMEOUT)
     }

@@ -3,7 +3,7 @@
 //! | call | on the wire |
 //! |---|---|
 //! | set, append, queue_push, multi_set | one request, no reply |
-//! | get from an rdzv server | one request, which is a wait if the key is absent |
+//! | get from an rdzv server | one request; if the key is absent, a wait, then a second request |
 //! | get from another server, multi_get, blocking queue_pop | a wait for the keys, then the request |
 //! | wait, barrier | one request, one byte when the wait is over; cancelled on a timeout |
 //! | all others | one request, one reply |
@@ -80,13 +80,14 @@ impl TcpStore {
     ///
     /// A master first starts or finds the server. The client then retries until the server answers,
     /// unless `wait_for_server` is `false`. If the world size is known and `wait_for_workers` is
-    /// set, the client adds itself to the count of clients. The master then waits until all clients
-    /// have joined.
+    /// set, the client adds itself to the count of clients. A master whose process hosts the server
+    /// then waits until all clients have joined.
     ///
     /// # Errors
     ///
     /// [`StoreError`] if the server cannot be started, no store answers, or the peer is not a store
-    /// or refuses this client. Also if clients are missing when the timeout has passed.
+    /// or refuses this client. Also if the world size is 0, or clients are missing when the timeout
+    /// has passed.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {
@@ -632,7 +633,7 @@ pub(super) fn wire_keys(keys: &[&str]) -> Result<Vec<Vec<u8>>, StoreError> {
     keys.iter().map(|key| wire_key(key)).collect()
 }
 
-/// Refuses a value that a server would refuse.
+/// Refuses a value that a server with PyTorch's limits would refuse.
 fn check_value(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
     let most = Limits::default().max_value_bytes;
     if value.len() <= most {

@@ -31,11 +31,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// Approximate longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Longest time for one address.
-/// Without it, an address that drops everything would prevent attempts at the next one.
+/// Longest time for connecting to one address.
+/// Without it, an address that drops everything could prevent attempts at the next one.
 const MOST_PER_ADDRESS: Duration = Duration::from_secs(10);
 
-/// Number of bytes of an answer that are read to identify the peer.
+/// Maximum number of bytes of an answer that are read to identify the peer.
 const SHOWN: usize = 64;
 
 const SAID_NOTHING: &str = "it accepted the connection but sent nothing";

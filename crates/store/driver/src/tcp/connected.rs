@@ -202,8 +202,8 @@ impl Connected {
     }
 
     /// Returns the keys that do not exist now, among the first [`MOST_EXAMINED`].
-    /// The result is only used in the text of an error, so a failed check counts as missing. A
-    /// single key is not checked.
+    /// The result is only for messages, so a key whose check failed counts as missing. A single key
+    /// is not checked.
     fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
         let [_, _, ..] = keys else {
             return keys.iter().map(|key| text(key)).collect();

@@ -19,7 +19,7 @@ use rustix::buffer::spare_capacity;
 
 use crate::interrupt;
 
-/// Number of bytes read at a time, except for large values.
+/// Maximum number of bytes read at a time, except for the rest of a value.
 const READ_AT_ONCE: usize = 16 << 10;
 
 /// Longest time between two reads of the clock when there is no deadline.
@@ -119,8 +119,7 @@ impl Link {
         self.drain(payload, reply_timeout)
     }
 
-    /// Reads the answer of the current operation.
-    /// Returns when the answer arrives or the time limit has passed.
+    /// Reads the answer until the current operation has ended.
     pub(super) fn finish(&mut self, reply_timeout: Duration) -> Result<Option<Reply>, Broken> {
         loop {
             self.receive();

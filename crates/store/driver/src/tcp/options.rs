@@ -22,7 +22,7 @@ static SHARED: LazyLock<Mutex<HashMap<u16, Weak<TcpStoreServer>>>> = LazyLock::n
 /// Options of [`TcpStore::connect`](crate::TcpStore::connect).
 #[derive(Debug)]
 pub struct TcpStoreOptions {
-    /// Name or address of the server's host. An IPv6 address has no brackets.
+    /// Name or address of the server's host. An IPv6 address needs no brackets.
     pub host: String,
     /// Port of the server. For a master, 0 lets the system choose.
     pub port: u16,

@@ -41,7 +41,7 @@ pub enum CloseReason {
     NotANumber {
         /// The operation.
         operation: &'static str,
-        /// The key.
+        /// The beginning of the key.
         key: String,
         /// The beginning of the value.
         value: String,

@@ -1,10 +1,10 @@
 //! Shortage of descriptors: connections without a request are closed.
 //!
 //! The driver reports the number of descriptors in use beyond those that every peer may use. The
-//! server then closes connections that have made no request yet, the oldest first. Connections
-//! without validation come before the others. If there is no such connection, a peer that is not an
-//! agent is refused with its first request. A peer that has made a request is never closed for this
-//! reason, because a PyTorch client never reconnects.
+//! server then closes connections that have made no request yet, the oldest first. `PING` does not
+//! count as a request. Connections without validation come before the others. If there is no such
+//! connection, a peer that is not an agent is refused with its first request. A peer whose first
+//! request was admitted is never closed for this reason, because a PyTorch client never reconnects.
 
 use std::collections::VecDeque;
 use std::time::Duration;

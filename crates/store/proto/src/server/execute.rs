@@ -9,10 +9,11 @@ use crate::wire::request::{Access, NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
-    /// Executes a request of `size` bytes, without bodies in their own buffers.
+    /// Executes a request.
     ///
-    /// Woken connections are answered before the request itself. A connection whose request ends
-    /// its own wait therefore receives its replies in the order of its requests.
+    /// `size` is the number of its bytes, without bodies in their own buffers.
+    /// Connections that the operation wakes are answered before the request itself. A connection
+    /// whose request ends its own wait therefore receives its replies in the order of its requests.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -300,7 +301,7 @@ impl ServerMachine {
         connection.outgoing.push_value(value);
     }
 
-    /// `true` if a request about this many keys is executed in steps.
+    /// `true` if a `CHECK` or `WAIT` of this many keys is executed in steps.
     ///
     /// An extension that watches its keys is shown each key in order.
     fn in_steps(&self, keys: usize) -> bool {

@@ -7,8 +7,8 @@
 //!         before: it may bring the value up to date      after: it sees the stored value
 //! ```
 //!
-//! An extension owns the keys under one prefix. While it watches none of them, a request costs only
-//! one more comparison than without an extension.
+//! An extension owns the keys under one prefix. While it watches none of them, a request for a key
+//! costs the same as without an extension.
 
 use std::fmt;
 use std::net::SocketAddr;

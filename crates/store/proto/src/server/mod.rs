@@ -13,8 +13,8 @@
 //! the work of one turn ([`TURN_WORK`]). The rest is held, and the connection is paused until its
 //! next turn. After [`Output::Yield`], the driver serves the other ready connections, and then
 //! passes [`Input::Turn`]. A connection that has used its turn therefore waits for the others; the
-//! driver limits this wait. Requests about many keys are split into steps (`lists.rs`), so no
-//! request takes longer than about one turn.
+//! driver limits this wait. Requests about many keys are split into steps (`lists.rs`), each of
+//! which takes at most about one turn.
 //!
 //! | file | content |
 //! |---|---|

@@ -143,7 +143,7 @@ macro_rules! requests {
             }
 
             /// Returns the key that the request names and the effect on it.
-            /// `None` unless it names exactly one key.
+            /// `None` for a request with a list of keys, with a queue or without a key.
             pub(crate) fn single_key(&self) -> Option<(&'a [u8], Access)> {
                 let mut single = None;
                 match self {
@@ -268,7 +268,7 @@ pub fn preamble(out: &mut Vec<u8>, nonce: u32) {
     ping(out, nonce);
 }
 
-/// Writes `PING`, answered with the nonce.
+/// Writes `PING`, answered with the nonce or with the reply to a probe.
 pub fn ping(out: &mut Vec<u8>, nonce: u32) {
     out.push(Opcode::Ping.byte());
     out.extend_from_slice(&nonce.to_le_bytes());

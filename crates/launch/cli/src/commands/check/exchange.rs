@@ -18,7 +18,7 @@ use super::facts::Facts;
 /// Timeout of a connection from one node to another.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Limit for the rest of the check once this node has read the facts.
+/// Time for the nodes' observations once this node has read the facts.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Time that the other nodes have to read the last key.

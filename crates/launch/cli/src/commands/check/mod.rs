@@ -147,7 +147,7 @@ fn compare_nodes(
     Ok(findings.len() + missing.len())
 }
 
-/// Prints a line for each node and for each finding, and a summary.
+/// Prints lines about each node and each finding, and a summary.
 fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
     let mut text = String::new();
     for facts in all {

@@ -7,8 +7,9 @@
 //!                                                            not the keys and requests of agents
 //! ```
 //!
-//! A server with certificates and no token opens the connection after the TLS handshake. A server
-//! without credentials does not check the first byte.
+//! A server with certificates refuses the handshake of the token without TLS. If it has no token,
+//! it opens the connection after the TLS handshake. A server without credentials does not check the
+//! first byte.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
@@ -46,7 +47,8 @@ pub struct Admission {
     pub torch_clients: TorchClients,
     /// Prefix of the keys for agents, in a store that workers also use.
     /// The prefix is the one on the wire. Clients without proof can neither read nor change those
-    /// keys, and cannot send extension requests. [`TorchClients::Any`] lifts this restriction.
+    /// keys, and cannot send extension requests. [`TorchClients::Any`] lifts this restriction, and
+    /// so do empty credentials.
     pub agent_prefix: Option<Vec<u8>>,
 }
 
@@ -320,7 +322,7 @@ mod tests {
         workers.known.insert("10.0.0.7".parse().unwrap());
         assert!(admits(&workers, "10.0.0.7"));
         assert!(!admits(&workers, "10.0.0.8"));
-        // A store for agents admits no client without proof.
+        // With `job`, a store for agents admits no client without proof.
         assert!(!admits(&gate(TorchClients::Job, true), "127.0.0.1"));
         assert!(!admits(&gate(TorchClients::Deny, false), "127.0.0.1"));
         assert!(admits(&gate(TorchClients::Any, true), "10.0.0.7"));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! In one iteration, the thread reads once from every connection that the kernel reports. It then
-//! sends all replies. Separating reads and writes keeps each of the two long paths through the
+//! sends the replies. Separating reads and writes keeps each of the two long paths through the
 //! kernel in the processor's caches.
 //!
 //! The kernel reports each arrival once (edge-triggered), so it need not check every connection
@@ -70,7 +70,7 @@ const SCRATCH_BYTES: usize = 32 << 10;
 /// no other connection is ready.
 const MOST_ITERATIONS: usize = 16;
 
-/// Time before accepting resumes after a lack of descriptors.
+/// Time before accepting resumes after a lack of descriptors or a failed accept.
 /// The end of a connection of this server resumes it earlier.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 

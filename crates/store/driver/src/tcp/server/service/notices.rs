@@ -11,7 +11,8 @@ use rdzv_core::time::{Mono, earliest};
 use rdzv_store_proto::server::{CloseReason, ServerStats};
 use rustix::io::Errno;
 
-/// Maximum number of lines of one kind in one interval.
+/// Maximum number of lines about closed connections in one interval.
+/// The same limit applies to lost connections.
 const MOST: u32 = 10;
 
 const INTERVAL: Duration = Duration::from_secs(10);
