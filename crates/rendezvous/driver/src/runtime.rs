@@ -8,8 +8,8 @@
 //! connect, files.
 //!
 //! The runtime never runs on a caller's thread. So programs with a tokio runtime and programs
-//! without such a runtime (Python) can call the crate. The thread ends after the last task and
-//! the last call of [`beside`].
+//! without such a runtime (Python) can call the crate. The thread ends after the last task and the
+//! last call of [`beside`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

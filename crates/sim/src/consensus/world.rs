@@ -536,7 +536,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends a process that is ending, if it may; or reviews the group at its leader.
+    /// Ends an ending process if it may, or reviews the group at its leader.
     pub(super) fn review(&mut self, it: usize) -> Result {
         let now = self.time.now;
         let process = &self.processes[it];

@@ -27,7 +27,7 @@ const SHARE: usize = MEMORY / 4 + (2 << 20);
 /// Each connection has a bounded number of waits.
 const TURN: usize = 8 * TURN_WORK;
 
-/// More work of a turn that copies a large value, because a client reads the value.
+/// More work of a turn that copies a large value which a client reads.
 const COPY: usize = 4 << 20;
 
 fn server() -> TcpStoreServer {

@@ -33,7 +33,7 @@ pub struct Assembler {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Opcode,
-    /// A number other than a length or count, or bytes of a key, small value or payload.
+    /// A number (no length or count), or bytes of a key, small value or payload.
     Content,
     Length(Field),
 }

@@ -42,7 +42,7 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// Returns the settings for agents: by default, a lost host is detected after 15 s.
+    /// Returns the settings for agents: they detect a lost host after 15 s by default.
     /// Data for an agent may remain unacknowledged for `silence`, or for 15 s by default.
     pub(super) fn of_agent(silence: Option<Duration>) -> Self {
         Self {
