@@ -23,7 +23,7 @@ const LONGEST: usize = 107;
 /// Extension of a socket that does not listen yet.
 const UNFINISHED: &str = "new";
 
-/// Path of this agent's listening socket. The drop of the value removes the file.
+/// Path of this agent's listening socket; dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct AgentSocket {
     path: PathBuf,

@@ -42,8 +42,8 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// Returns the settings for agents: they detect a lost host after 15 s by default.
-    /// Data for an agent may remain unacknowledged for `silence`, or for 15 s by default.
+    /// Returns the settings for agents, which detect a lost host after 15 s.
+    /// With `silence`, data for an agent may remain unacknowledged for that time instead.
     pub(super) fn of_agent(silence: Option<Duration>) -> Self {
         Self {
             idle: Duration::from_secs(5),

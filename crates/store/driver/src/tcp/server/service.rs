@@ -70,7 +70,7 @@ const SCRATCH_BYTES: usize = 32 << 10;
 /// no other connection is ready.
 const MOST_ITERATIONS: usize = 16;
 
-/// Time before accepting resumes after a lack of descriptors or a failed accept.
+/// Pause of accepting after a lack of descriptors or a failed accept.
 /// The end of a connection of this server resumes it earlier.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 
