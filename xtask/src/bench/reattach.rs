@@ -22,7 +22,7 @@ use super::{release_binary, test_program};
 
 const AGENTS: u64 = 10_000;
 
-/// Milliseconds without a coordinator until an agent suspends its workers.
+/// Node timeout in milliseconds, for agents with a fence.
 const FENCE: &str = "3000";
 
 /// Pause before each kill.

@@ -147,7 +147,7 @@ fn order(layers: &Layers) -> Vec<Finding> {
     findings
 }
 
-/// Finds rows and dependencies of the table that no manifest has.
+/// Finds dependencies in the table that no manifest has.
 fn superfluous(layers: &Layers, packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, allowed) in layers {

@@ -76,7 +76,7 @@ pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(packages)
 }
 
-/// Returns the documents in `docs/`, and those beside it.
+/// Returns every Markdown file under `root`, sorted by path.
 pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<Source>> {
     files(root, &|name| name.ends_with(".md"))
 }

@@ -21,7 +21,7 @@ const TABLE: &str = "xtask/style.txt";
 /// Comment that exempts its line and the next one, with a word and a reason.
 const ALLOW: &str = "style: allow ";
 
-/// Maximum number of exempted lines.
+/// Maximum number of such comments.
 const ALLOWED: usize = 20;
 
 /// Last commit of those whose subjects are not checked.

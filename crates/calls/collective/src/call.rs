@@ -14,12 +14,14 @@ pub struct Call {
     /// Type of the elements.
     pub element: ElementType,
     /// Number of elements on each rank; 0 if ranks may pass different numbers.
+    ///
+    /// For [`GroupOperation::AllGather`], it is the number of elements of all ranks together.
     pub elements: u64,
     /// Sequence number, from 1.
     ///
     /// For a collective operation, it counts the collective operations in the group. For
-    /// [`GroupOperation::Send`] and [`GroupOperation::Receive`], it counts the messages on this
-    /// rank.
+    /// [`GroupOperation::Send`] and [`GroupOperation::Receive`], it counts the sends and receives
+    /// of this rank.
     pub sequence: u64,
 }
 

@@ -45,7 +45,7 @@ pub enum CollectiveError {
         group: String,
         /// Rank of this process.
         rank: u32,
-        /// Value of this rank's key in the store.
+        /// First bytes of the value that the key already has in the store.
         found: String,
     },
     /// The ranks specify different world sizes.
@@ -218,7 +218,7 @@ pub enum CollectiveError {
         peer: u32,
         /// Address of the process.
         address: SocketAddr,
-        /// Bytes or frame that the process sent.
+        /// Unexpected bytes or frame, or a description of the violation.
         found: String,
     },
     /// Some ranks did not reach a monitored barrier in time.

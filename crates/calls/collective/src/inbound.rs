@@ -38,7 +38,7 @@ impl Handshake {
     /// Returns the hello once all its bytes have arrived.
     ///
     /// `Some(None)` if the bytes are not a hello, and `None` if bytes are missing. An error means
-    /// that no more bytes will arrive.
+    /// that the connection has ended, or that the peer passed too many descriptors.
     pub(crate) fn read_hello(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {
@@ -106,8 +106,7 @@ pub(crate) struct Inbound {
     pub(crate) socket: Socket,
     /// Shared memory that carries the data instead of the socket.
     ///
-    /// With shared memory, the socket carries only an abort of the peer, or the end of the
-    /// connection.
+    /// With shared memory, the peer sends at most an abort on the socket.
     shared: Option<Shared>,
     control: Control,
 }
@@ -180,7 +179,7 @@ impl Inbound {
         ring.is_none_or(Consumer::prepare_to_sleep)
     }
 
-    /// Resets the doorbell after it has rung.
+    /// Ends the sleep; the next sleep clears the doorbell.
     pub(crate) fn awake(&mut self) {
         if let Some(ring) = self.ring() {
             ring.awake();

@@ -191,7 +191,7 @@ impl Producer {
     ///
     /// If this returns `true`, wait for [`Producer::doorbell`] to become readable, and then call
     /// [`Producer::awake`]. `false` means that no sleep is necessary, or that the peer broke the
-    /// ring, which the next write reports.
+    /// ring, which a later write reports.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let layout = &self.layout;
         self.announced = true;

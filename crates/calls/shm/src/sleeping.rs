@@ -140,7 +140,7 @@ mod tests {
         });
     }
 
-    /// Checks two sleeps in a row, as of a reader that is faster than the writer.
+    /// Checks two sleeps in a row, as with a reader that is faster than the writer.
     #[test]
     fn who_rises_and_sleeps_again_is_rung_for_again() {
         loom::model(|| {

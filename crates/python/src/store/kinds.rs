@@ -19,7 +19,7 @@ use crate::errors::of_store;
 use crate::interrupt::{detached, is_to_end};
 use crate::timeout::timeout;
 
-/// Default timeout of stores, seconds.
+/// Default timeout of stores.
 pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Client of a store server.

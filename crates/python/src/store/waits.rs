@@ -52,9 +52,10 @@ pub(super) struct Request {
     pub(super) below: Option<(Arc<TcpStore>, Vec<String>)>,
     pub(super) keys: Vec<String>,
     pub(super) timeout: Duration,
-    /// Called on the waiting thread, unless the wait is cancelled.
+    /// Function that the waiting thread calls at the end of the wait.
     ///
-    /// The arguments are the value and the exception. Each may be None.
+    /// The arguments are the value and the exception. Each may be None. A cancelled wait at a
+    /// server does not call it.
     pub(super) done: Py<PyAny>,
 }
 

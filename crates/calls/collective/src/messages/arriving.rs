@@ -6,7 +6,7 @@ use crate::inbound::Inbound;
 use crate::matching;
 use crate::wire::{Envelope, FRAME, Frame, Sent};
 
-/// Maximum bytes of unread answers; beyond it no frame of the peer is read.
+/// Maximum bytes of unsent answers; beyond it no frame of the peer is read.
 const UNREAD: usize = 64 * 1024;
 
 /// Accepted connection of a peer, and the frame that is being read.

@@ -4,9 +4,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `wait.rs` | the only wait |
+//! | `wait.rs` | the wait for events |
 //! | `peers.rs` | reads and writes of the connections |
-//! | `end.rs` | failures, time limits, and leaving |
+//! | `end.rs` | failures, time limits, and leaving, with its wait |
 
 mod end;
 mod peers;
