@@ -27,7 +27,8 @@ const FENCE: &str = "3000";
 
 /// Pause before each kill.
 ///
-/// After a shorter life, a store pauses before its restart. New voters also need time to join.
+/// After a life of less than 1 s, a store pauses before its restart. New voters also need time to
+/// join.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// Maximum seconds until all agents have reattached.
