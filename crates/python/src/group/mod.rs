@@ -76,7 +76,7 @@ struct Shared {
     breaker: Mutex<Option<Breaker>>,
     /// Number of collective operations that were called.
     calls: AtomicU64,
-    /// Source location at which the group was closed.
+    /// Source location at which the group was closed, or a text for the end of the interpreter.
     closed: Mutex<Option<String>>,
 }
 

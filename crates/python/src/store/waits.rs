@@ -186,7 +186,9 @@ thread_local! {
 }
 
 impl Blocked {
-    /// Starts the thread; `None` after a failure, which was reported to the owner.
+    /// Starts the thread; `None` after a failure.
+    ///
+    /// The owner has been notified of the failure, unless the interpreter has exited.
     fn begin(number: u64, request: Request) -> Option<Self> {
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_cancelled);
