@@ -1,7 +1,7 @@
 //! `cargo xtask wheel`: builds the Python package, which contains the launcher.
 //!
-//! It calls the build backend of the package (`python/build/build_backend.py`), so that this wheel
-//! is the same as the wheel of `pip install .`.
+//! It calls the build backend of the package (`python/build/build_backend.py`), as `pip install .`
+//! does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,7 +109,7 @@ pub(crate) fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathB
 
 /// Runs the build backend, and returns its wheel.
 ///
-/// Deletes all other wheels in `out` first.
+/// Deletes all earlier wheels in `out` first.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
     for wheel in wheels(out)? {

@@ -45,6 +45,8 @@ impl Source {
     }
 
     /// `true` if the file is shipped: below a crate's `src`, and not a test file.
+    ///
+    /// A crate whose folder begins with `test` is not shipped.
     pub(crate) fn is_shipped(&self) -> bool {
         let folder = self.crate_folder().unwrap_or("tests");
         let inside = self.path.strip_prefix(&format!("crates/{folder}/src/"));

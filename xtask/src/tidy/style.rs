@@ -36,7 +36,7 @@ enum Scope {
     Prose,
     /// First line of a doc comment or a docstring.
     Doc,
-    /// The name of a function, type, field, module or file, as words joined by `_`.
+    /// Name of an item, field, parameter, variant or file, as words joined by `_`.
     Name,
     /// Subject of a commit.
     Commit,
