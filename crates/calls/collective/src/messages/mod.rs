@@ -177,8 +177,8 @@ impl PointToPoint {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`send`](Self::send). [`CollectiveError::Argument`] also if the group has
-    /// no other rank.
+    /// Returns the errors of [`send`](Self::send), and [`CollectiveError::Argument`] if the group
+    /// has no other rank.
     pub fn receive<B: ReceiveBuffer>(
         &self,
         mut buffer: B,
