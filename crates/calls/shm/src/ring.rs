@@ -149,7 +149,8 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
+    /// [`ShmError::System`] if the system cannot wake the peer.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         self.rise();
         let before = self.written;
@@ -304,7 +305,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
+    /// [`ShmError::System`] if the system cannot wake the peer.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.rise();
         let mut done = 0;
