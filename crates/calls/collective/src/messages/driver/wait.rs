@@ -12,7 +12,7 @@ use super::{Driver, Peer};
 use crate::error::CollectiveError;
 use crate::polling::{Polling, Source};
 
-/// Number of turns of which the last one polls everything instead of spinning.
+/// Number of turns; the last one polls everything instead of spinning.
 ///
 /// Every turn checks for commands, but only a poll detects interruption, and peers that connect or
 /// leave.
