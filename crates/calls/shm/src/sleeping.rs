@@ -60,7 +60,7 @@ pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
     flag.exchange(AWAKE) == AWAKE
 }
 
-/// `true` if the other side must be woken, after bytes or free space were published.
+/// `true` if the other side must be woken, after a position was published.
 ///
 /// The result is `true` at most once for each sleep of the other side.
 pub(crate) fn must_wake<F: Flag>(flag: &F) -> bool {

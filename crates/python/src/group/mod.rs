@@ -76,7 +76,9 @@ struct Shared {
     breaker: Mutex<Option<Breaker>>,
     /// Number of collective operations that were called.
     calls: AtomicU64,
-    /// Source location at which the group was closed, or a text for the end of the interpreter.
+    /// Source location at which the group was closed.
+    ///
+    /// At the end of the interpreter, this is a text instead.
     closed: Mutex<Option<String>>,
 }
 

@@ -50,7 +50,7 @@ impl Driver {
         }
     }
 
-    /// Sends what a peer can take in one turn; ends the sends whose values were sent.
+    /// Sends what a peer can take in one turn, and ends the completed sends.
     pub(super) fn send_to(&mut self, rank: u32) {
         let longest = match &self.endpoints[rank as usize].local {
             Some(_) => LOCAL_MESSAGE,
