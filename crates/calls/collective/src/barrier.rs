@@ -15,8 +15,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError`] if an argument is invalid, a rank fails or calls another operation, or
-    /// the timeout passes.
+    /// [`CollectiveError`] if a rank fails or calls another operation, or the timeout passes.
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);
