@@ -173,7 +173,7 @@ impl Inbound {
 
     /// Prepares the ring for a sleep of this rank.
     ///
-    /// Returns `false` if the ring already has data.
+    /// Returns `false` if the ring already has data, or has failed.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let ring = self.ring();
         ring.is_none_or(Consumer::prepare_to_sleep)
