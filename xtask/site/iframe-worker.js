@@ -24,7 +24,7 @@ class FrameWorker extends EventTarget {
       })), Promise.resolve());
     <\/script><script src="${url}"><\/script></body>`);
     inside.document.close();
-    // To open the document has removed all listeners of its window.
+    // `document.open` has removed all listeners of the window.
     this.loaded = new Promise((resolve) => inside.addEventListener("load", resolve));
   }
 

@@ -18,7 +18,7 @@ use crate::command::{succeeds, target_folder};
 use crate::install::{apt_install, has};
 use crate::test;
 
-/// Maximum system calls of a launch: 5 % more than the count at that time.
+/// Maximum system calls of a launch: 5 % more than when the limit was set.
 const LAUNCH: u64 = 1_170;
 
 /// Maximum instructions of a request, with the same margin.

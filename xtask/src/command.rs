@@ -93,9 +93,9 @@ pub(crate) fn line(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs `command` with stdout and stderr of this task, and without stdin.
+/// Runs `command` without input, and fails unless it exits with 0.
 ///
-/// Fails unless `command` exits with 0.
+/// The command inherits stdout and stderr.
 pub(crate) fn step(title: &str, command: &mut Command) -> anyhow::Result<()> {
     println!("\n==> {title}\n    {}", line(command));
     run(title, command, || Ok(()))

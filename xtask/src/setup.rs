@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs all needs of tests, benchmarks and checks.
+//! `cargo xtask setup`: installs the needs of tests, benchmarks and checks.
 //!
 //! | item | from | installed by |
 //! |---|---|---|

@@ -146,7 +146,7 @@ fn manifests() -> anyhow::Result<()> {
     step_aside("manifests of Kubernetes", &mut pytest)
 }
 
-/// Tests the page of a job in Chromium, which must be in `PATH`.
+/// Tests the page of a job in Chromium, from `RDZV_CHROMIUM` or `PATH`.
 fn browser() -> anyhow::Result<()> {
     let mut build = cargo();
     build.args(["build", "--locked", "--package", "rdzv", "--bin", "rdzv"]);

@@ -109,7 +109,7 @@ pub(crate) fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathB
 
 /// Runs the build backend, and returns its wheel.
 ///
-/// Deletes all other wheels in `out` first.
+/// Deletes all earlier wheels in `out` first.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
     for wheel in wheels(out)? {

@@ -7,9 +7,9 @@
 //!   polls for signals      ── reply ─► ranks, restarts, exit barrier
 //! ```
 //!
-//! The agent runs on a separate thread. Therefore the calling thread polls for signals at least
-//! every 100 ms, even during a rendezvous. The agent's threads attach to the interpreter only in
-//! calls of a store that is an object of Python.
+//! The agent runs on a separate thread. Therefore the calling thread polls for signals after every
+//! 100 ms without a call, even during a rendezvous. The agent's threads attach to the interpreter
+//! only in calls of a store that is an object of Python.
 //!
 //! A method in Python may answer before it returns ([`Reply`]), and run further calls after
 //! that ([`Agent::pump`]). So one call of `_initialize_workers` answers a join, and then a start.

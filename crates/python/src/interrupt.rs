@@ -135,8 +135,8 @@ pub(crate) fn raise_at_end(error: PyErr) {
 
 /// `true` if the current call of this thread must end.
 ///
-/// A waiting call checks this at least every [`SLICE`]. The check runs Python's signal handlers,
-/// and keeps their exception for [`detached`].
+/// Check this at least every [`SLICE`] during a wait. The check runs Python's signal handlers, and
+/// keeps their exception for [`detached`].
 pub(crate) fn is_to_end() -> bool {
     if RAISED.with_borrow(Option::is_some) {
         return true;

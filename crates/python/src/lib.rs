@@ -4,8 +4,8 @@
 //! pickles and the policy. Rules of this crate:
 //!
 //! - A call that can wait detaches from the interpreter, and polls for signals at least every 100
-//!   ms (`interrupt`). Only the threads that execute arrived calls and callbacks of `rdzv.rpc` wait
-//!   for them without polling.
+//!   ms (`interrupt`). The exceptions are calls that close an object, and the threads that execute
+//!   arrived calls and callbacks of `rdzv.rpc`.
 //! - Numbers, keys, values and timeouts from Python are checked immediately (`argument`,
 //!   `timeout`).
 //! - The state of Python objects is in a `handle`, which handles `close()`, forks and the end of

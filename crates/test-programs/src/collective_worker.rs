@@ -14,7 +14,7 @@
 //!
 //! | line | action |
 //! |---|---|
-//! | `operations` | runs and checks every operation with several types and lengths |
+//! | `operations` | runs and checks most operations with several types and lengths |
 //! | `barrier` | waits for all ranks |
 //! | `monitored N` | waits for all ranks, for up to N ms |
 //! | `receive`, `receive-any` | receives one message with tag 9 from rank 2, or from any rank |

@@ -18,8 +18,8 @@
 //! `calls` returns `latency_p50`, `latency_p90` and `latency_p99` (seconds), `paced_p50` (one call
 //! every 10 ms), `in_flight` (calls per second, 64 at the same time), `one_way` and `echo` (bytes
 //! per second). It also returns the `threads`, `descriptors` and `megabytes` that the group and the
-//! first calls added. `lent` is the time in seconds of a call with 64 MiB, and `lent_large` with 1
-//! GiB.
+//! first calls added. `lent` is the median time in seconds of a call with 64 MiB, and `lent_large`
+//! with 1 GiB.
 
 use std::collections::VecDeque;
 use std::error::Error;

@@ -1,9 +1,9 @@
 //! `cargo xtask bench collective`: process groups of rdzv and gloo on loopback.
 //!
 //! It measures `all_reduce`, and a message to another rank and back. Every rank is a process. The
-//! ranks of both sides find each other through the same `rdzv store`, with a new group for each
-//! measurement. The figure of a run is the median time of one `all_reduce`, or of one message and
-//! its return, at rank 0.
+//! ranks of both sides find each other through the same `rdzv store`. Each run has a new group for
+//! each world size and side. The figure of a run is the median time of one `all_reduce`, or of one
+//! message and its return, at rank 0.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: compares rdzv with PyTorch on the same machine.
 //!
 //! Runs of the two sides alternate, so that a busy minute of the machine affects both. The output
-//! contains the medians and their ratio. The program also starts itself in two other roles:
-//! [`measure`] is the process that measures, and [`worker`] is the worker that a launcher starts.
+//! has the medians with their ranges, their ratio, and the targets. The program also starts itself
+//! in two other roles: [`measure`] is the process that measures, and [`worker`] is the worker that
+//! a launcher starts.
 
 mod agent;
 mod arguments;

@@ -22,12 +22,13 @@ use super::{release_binary, test_program};
 
 const AGENTS: u64 = 10_000;
 
-/// Milliseconds without a coordinator until an agent suspends its workers.
+/// Node timeout in milliseconds, for agents with a fence.
 const FENCE: &str = "3000";
 
 /// Pause before each kill.
 ///
-/// After a shorter life, a store pauses before its restart. New voters also need time to join.
+/// After a life of less than 1 s, a store pauses before its restart. New voters also need time to
+/// join.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// Maximum seconds until all agents have reattached.

@@ -4,9 +4,8 @@
 //! PyTorch's agents are threads, and so are those of rdzv up to 128. From 1,000 agents, the
 //! benchmark measures rdzv alone, as state machines that share one thread. PyTorch's server is in
 //! the process of its agents, the server of rdzv is a separate process. The benchmark stops waiting
-//! for PyTorch's agents after a minute, and reports the number of agents without a rank. The figure
-//! is then a lower bound. The agents connect before the clock starts, except where the table shows
-//! both times.
+//! for PyTorch's agents after a minute, and prints how many had no rank. The figure is then a lower
+//! bound. The agents connect before the clock starts, except where the table shows both times.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Worker that the launchers of both sides start.
 //!
-//! It writes its events to a file, or reports its start to a socket ([`Starts`]). Each line of the
-//! file has a word and the nanoseconds since the epoch.
+//! It writes its events to a file, or its start to a socket. Each line of the file has a word and
+//! the nanoseconds since the epoch.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

@@ -1,6 +1,7 @@
 //! `cargo xtask release`: checks a version and makes the files of its release.
 //!
-//! The task neither creates a tag nor uploads a file: `.github/workflows/release.yml` does so.
+//! The task neither creates a tag nor uploads a file. A developer pushes the tag, and then
+//! `.github/workflows/release.yml` publishes the release.
 
 mod api;
 mod sbom;
@@ -180,7 +181,7 @@ fn static_program() -> anyhow::Result<PathBuf> {
     Ok(target_folder()?.join(target).join("release/rdzv"))
 }
 
-/// Checks that PyPI accepts the packages and renders their pages.
+/// Checks the metadata of the packages, and that PyPI can render their pages.
 fn check_packages(folder: &Path) -> anyhow::Result<()> {
     let names = files(folder)?;
     let packages = names.iter().filter(|name| {

@@ -35,7 +35,7 @@ const PURE_MAY_LINK: [&str; 15] = [
     "vte",
 ];
 
-/// Packages that may be only dependencies of tests.
+/// Packages that the tests of every crate may use without an entry.
 const TESTS_ONLY: [&str; 2] = ["rdzv-sim", "rdzv-testing"];
 
 /// Lints that keep the pure crates pure; each of these crates has a link to it.

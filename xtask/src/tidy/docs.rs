@@ -105,7 +105,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// Finds cited rules that do not exist, and rules with the same id.
+/// Finds cited rules that do not exist, and rows with the same id.
 pub(super) fn rules(documents: &[Source], sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut known = BTreeSet::new();

@@ -20,7 +20,9 @@ const MAY_BE_UNSAFE: [&str; 7] = [
     "crates/test-programs/src/dlpack_border.rs",
 ];
 
-/// File that contains the names of all environment variables.
+/// File with the names of variables that scripts and job files rely on.
+///
+/// The names `PET_*`, and those of schedulers and the system, are elsewhere.
 const ENVIRONMENT: &str = "crates/base/core/src/env.rs";
 
 /// Folder whose flags have defaults in `PET_` variables, and may name them.

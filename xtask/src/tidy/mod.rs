@@ -7,10 +7,11 @@
 //! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
 //! | no two crates share the name of a public type | [`types`] |
 //! | words, form of sentences, subjects of commits: limits that only fall | [`style`] |
-//! | cited tests and rules exist; each item of PyTorch has a verdict and a test | [`docs`] |
+//! | cited tests and rules exist; each item of PyTorch has a verdict and a proof | [`docs`] |
+//! | no two crates share the name of a public type | [`types`] |
 //!
-//! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
-//! that a word in a comment or in a text does not count as code.
+//! A finding names the file, the line and the rule. Most checks of Rust code read it through
+//! [`tokens`], so that a word in a comment or in a text does not count as code.
 
 mod crates;
 pub(crate) mod cycles;

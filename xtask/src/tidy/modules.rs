@@ -214,7 +214,7 @@ impl Tree {
 
     /// Reads the inside of `use ...;`.
     ///
-    /// Only a `use` outside of functions imports names into the module.
+    /// Of a `use` inside a function, only a glob (`*`) imports names into the module.
     fn read_use(&mut self, id: usize, tokens: &[Token], items: bool) {
         let module = &mut self.modules[id];
         let mut path: Vec<String> = Vec::new();
@@ -260,7 +260,7 @@ impl Tree {
 
     /// Returns the target of `path` in the module `from`.
     ///
-    /// `None` if it leads out of the crate.
+    /// `None` if the module does not know the first name, such as that of another crate.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<Target> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {

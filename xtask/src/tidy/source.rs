@@ -46,7 +46,7 @@ impl Source {
 
     /// `true` if the file is shipped: below a crate's `src`, and not a test file.
     ///
-    /// The crates whose folders begin with `test` are not shipped.
+    /// A crate whose folder begins with `test` is not shipped.
     pub(crate) fn is_shipped(&self) -> bool {
         let folder = self.crate_folder().unwrap_or("tests");
         let inside = self.path.strip_prefix(&format!("crates/{folder}/src/"));

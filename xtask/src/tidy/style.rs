@@ -21,7 +21,7 @@ const TABLE: &str = "xtask/style.txt";
 /// Comment that exempts its line and the next one, with a word and a reason.
 const ALLOW: &str = "style: allow ";
 
-/// Maximum number of lines with this comment.
+/// Maximum number of such comments.
 const ALLOWED: usize = 20;
 
 /// Last commit of those whose subjects are not checked.
@@ -36,7 +36,7 @@ enum Scope {
     Prose,
     /// First line of a doc comment or a docstring.
     Doc,
-    /// The name of a function, type, field, module or file, as words joined by `_`.
+    /// Name of an item, field, parameter, variant or file, as words joined by `_`.
     Name,
     /// Subject of a commit.
     Commit,

@@ -56,7 +56,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if the lengths do not match the buffers or the world size;
+    /// [`CollectiveError::Argument`] if the lengths do not match the buffers or the world size, or
+    /// if the two lengths for this rank itself differ;
     /// [`CollectiveError::Part`] if a rank sends a different number of elements than this rank
     /// expects; otherwise as for [`all_to_all`](Self::all_to_all).
     pub fn all_to_all_split<T: Element>(

@@ -24,8 +24,9 @@ impl ProcessGroup {
 
     /// Blocks until all ranks have called this function, and names missing ranks.
     ///
-    /// Rank 0 waits for all other ranks for up to `timeout`. After that, the error names every
-    /// missing rank, with the last operation from which that rank has sent data to rank 0.
+    /// Rank 0 waits for all other ranks for up to `timeout`. After that, the error contains every
+    /// missing rank, with the last operation from which that rank has sent data to rank 0. The
+    /// text of the error names the first ten.
     ///
     /// The other ranks wait for rank 0 for the longer of `timeout` and the timeout of the group.
     ///

@@ -45,8 +45,8 @@ pub struct GroupOptions {
     ///
     /// The default is the address from which this host reaches the store. It is the loopback
     /// address if the store has no [connection](Store::connection), or if its URL names
-    /// `localhost` or a loopback address. A store on this host with another name gives the address
-    /// towards other networks, if there is a route.
+    /// `localhost` or a loopback address. If another name of the store leads to a loopback
+    /// address, the default is the address towards other networks, if there is a route.
     /// [`address_towards`](rdzv_store::address_towards) finds the address towards another host.
     pub address: Option<IpAddr>,
     /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).
@@ -198,7 +198,7 @@ impl Joining<'_> {
 
     /// Returns the endpoints of all ranks for collectives and messages.
     ///
-    /// Endpoints of ranks on this host also have a socket name.
+    /// Endpoints of ranks on this host also have a socket name, if both ranks use Unix sockets.
     fn all_endpoints(&self, host: Option<&str>) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

@@ -15,13 +15,13 @@ pub struct Call {
     pub element: ElementType,
     /// Number of elements on each rank; 0 if ranks may pass different numbers.
     ///
-    /// For [`GroupOperation::AllGather`], the number of elements of all ranks together.
+    /// For [`GroupOperation::AllGather`], it is the number of elements of all ranks together.
     pub elements: u64,
     /// Sequence number, from 1.
     ///
     /// For a collective operation, it counts the collective operations in the group. For
     /// [`GroupOperation::Send`] and [`GroupOperation::Receive`], it counts the sends and receives
-    /// on this rank.
+    /// of this rank.
     pub sequence: u64,
 }
 

@@ -45,7 +45,7 @@ pub enum CollectiveError {
         group: String,
         /// Rank of this process.
         rank: u32,
-        /// Value of this rank's key in the store.
+        /// First bytes of the value that the key already has in the store.
         found: String,
     },
     /// The ranks specify different world sizes.
@@ -82,7 +82,7 @@ pub enum CollectiveError {
         /// Time for which this rank waited.
         elapsed: Duration,
     },
-    /// The operating system returned an error, or a rank published an unusable address.
+    /// The operating system returned an error, or a rank has an unusable address.
     ///
     /// An address is unusable if it is a loopback address of another host.
     #[error("cannot {what}: {source}")]
@@ -220,7 +220,7 @@ pub enum CollectiveError {
         peer: u32,
         /// Address of the process.
         address: SocketAddr,
-        /// Bytes or frame that the process sent.
+        /// Unexpected bytes or frame, or a description of the violation.
         found: String,
     },
     /// Some ranks did not reach a monitored barrier in time.

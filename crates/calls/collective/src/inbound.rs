@@ -37,8 +37,8 @@ impl Handshake {
 
     /// Returns the hello once all its bytes have arrived.
     ///
-    /// `Some(None)` if the bytes are not a hello, and `None` if bytes are missing. After an error,
-    /// the connection cannot be used.
+    /// `Some(None)` if the bytes are not a hello, and `None` if bytes are missing. An error means
+    /// that the connection has ended, or that the peer passed too many descriptors.
     pub(crate) fn read_hello(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {
@@ -106,8 +106,7 @@ pub(crate) struct Inbound {
     pub(crate) socket: Socket,
     /// Shared memory that carries the data instead of the socket.
     ///
-    /// With shared memory, the socket carries only an abort of the peer, or the end of the
-    /// connection.
+    /// With shared memory, the peer sends at most an abort on the socket.
     shared: Option<Shared>,
     control: Control,
 }
@@ -174,13 +173,13 @@ impl Inbound {
 
     /// Prepares the ring for a sleep of this rank.
     ///
-    /// Returns `false` if the ring already has data.
+    /// Returns `false` if the ring already has data, or has failed.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let ring = self.ring();
         ring.is_none_or(Consumer::prepare_to_sleep)
     }
 
-    /// Resets the doorbell after it has rung.
+    /// Ends the sleep; the next sleep clears the doorbell.
     pub(crate) fn awake(&mut self) {
         if let Some(ring) = self.ring() {
             ring.awake();

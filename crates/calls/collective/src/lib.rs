@@ -15,9 +15,9 @@
 //!   schedule.
 //! - `exchange` runs a schedule on a buffer, in pieces of bounded size. If a group has at most 16
 //!   ranks and all are on one host, `shared_reduction` reduces large buffers without a schedule.
-//! - `mesh` owns the connections of one rank, and contains the only code that blocks in a
-//!   collective operation (with `polling`). A group without a queue and without messages has no
-//!   threads, and uses no CPU time outside of calls.
+//! - `mesh` owns the connections of one rank for collective operations, and contains the only code
+//!   that blocks in these operations (with `polling`). A group without a queue and without messages
+//!   has no threads, and uses no CPU time outside of calls.
 //! - `acceptor` admits peers and refuses other connections.
 //! - `socket`, `outbound`, `inbound` and `wire` implement the sockets (Unix sockets on one host,
 //!   TCP otherwise) and the bytes on them. `shared` is the memory that carries data in place of

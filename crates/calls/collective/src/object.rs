@@ -56,7 +56,8 @@ impl ProcessGroup {
     /// # Errors
     ///
     /// [`CollectiveError::TooLarge`] if the number exceeds
-    /// [`GroupOptions::largest`](crate::GroupOptions::largest).
+    /// [`GroupOptions::largest`](crate::GroupOptions::largest); [`CollectiveError::System`] if the
+    /// system has no memory left.
     pub fn room(&mut self, length: u64, rank: u32) -> Result<Vec<u8>> {
         let mut lengths = vec![0; self.world_size() as usize];
         lengths[rank as usize] = length;

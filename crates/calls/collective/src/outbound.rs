@@ -145,7 +145,7 @@ impl Outbound {
 
     /// Prepares the ring for a sleep of this rank.
     ///
-    /// Returns `false` if the ring already has space.
+    /// Returns `false` if at least half of the ring is free, or the ring has failed.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let waits = self.doorbell().is_some();
         match &mut self.transport {
@@ -154,14 +154,14 @@ impl Outbound {
         }
     }
 
-    /// Resets the doorbell after it has rung.
+    /// Ends the sleep, and clears the doorbell.
     pub(crate) fn awake(&mut self) {
         if let Transport::Ring(ring) = &mut self.transport {
             ring.awake();
         }
     }
 
-    /// `true` if at least a quarter of the ring is free, or the ring is broken.
+    /// `true` if at least a quarter of the ring is free, or the ring has failed.
     ///
     /// A spinning caller can repeat this check.
     pub(crate) fn can_go_on(&mut self) -> bool {

@@ -25,7 +25,7 @@ pub enum ReduceOp {
     Sum,
     /// Sum of all values, divided by the world size.
     ///
-    /// Integers are rounded towards zero.
+    /// For integers, the sum wraps around, and the quotient is rounded towards zero.
     Average,
     /// Product of both values. Integers wrap around.
     Product,

@@ -28,7 +28,7 @@ impl Running {
         }
     }
 
-    /// Returns the error of an operation that another thread ended.
+    /// Returns the error of an operation that another thread or a watch ended.
     pub(crate) fn interrupted(&self, rank: u32) -> CollectiveError {
         CollectiveError::Interrupted {
             call: self.call,

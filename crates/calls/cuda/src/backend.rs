@@ -86,12 +86,13 @@ impl<D: CudaDriver> Cuda<D> {
     /// Returns memory of another library, for messages.
     ///
     /// `producer` is the stream whose work until now writes the content; `None` if the content is
-    /// complete. The owner is dropped after the last handle to the storage, and after all copies.
+    /// complete. The owner is dropped after the storage, when all messages with the memory have
+    /// copied it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the device, or the stream or its context, does not exist, or if the
-    /// driver fails.
+    /// Returns an error if the device, the stream or its context does not exist, or if the driver
+    /// fails.
     pub fn import(
         &self,
         device: Device,
@@ -127,8 +128,8 @@ impl<D: CudaDriver> Cuda<D> {
     /// Imports another library's tensor on a CUDA device without a copy.
     ///
     /// `producer` is the stream that the other library has made wait for the content; `None` if the
-    /// content is complete. The other library gets the tensor back when the imported tensor is
-    /// dropped and all reads have ended.
+    /// content is complete. The other library gets the tensor back after the drop of the result,
+    /// when all reads have ended.
     ///
     /// # Errors
     ///

@@ -95,7 +95,7 @@ impl Borrowed {
         }
     }
 
-    /// Closes all segments, whose reads must have ended.
+    /// Closes all segments. The caller has waited for all reads.
     pub(crate) fn end(&mut self, driver: &impl CudaDriver) {
         for (key, opened) in std::mem::take(&mut self.0) {
             opened.close(driver, key);

@@ -276,7 +276,7 @@ impl Lending {
         idle
     }
 
-    /// `true` if lost peers may still use segments.
+    /// `true` if a segment is left although all loans end or no known peer has it.
     pub(crate) fn is_orphaned(&self) -> bool {
         let has_peer = |segment: &Segment| self.met.keys().any(|(_, id, _)| *id == segment.id);
         self.segments

@@ -2,7 +2,8 @@
 //!
 //! [`Cuda`] is a [`DeviceBackend`](rdzv_rpc::device::DeviceBackend). It loads the driver when the
 //! first tensor on a device needs it. All work is queued on streams in the order that events
-//! define. The host waits only where bytes go through host memory.
+//! define. The host waits only where bytes go through host memory, or where a caller requests
+//! complete [device memory](rdzv_rpc::tensor::Storage::device_memory).
 //!
 //! ```text
 //!   sender                                            receiver, same host

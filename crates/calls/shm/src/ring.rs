@@ -149,7 +149,7 @@ impl Producer {
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
-    /// [`ShmError::System`] if the peer cannot be woken.
+    /// [`ShmError::System`] if the system cannot wake the peer.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         self.rise();
         let before = self.written;
@@ -191,7 +191,7 @@ impl Producer {
     ///
     /// If this returns `true`, wait for [`Producer::doorbell`] to become readable, and then call
     /// [`Producer::awake`]. `false` means that no sleep is necessary, or that the peer broke the
-    /// ring, which the next write reports.
+    /// ring, which a later write reports.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let layout = &self.layout;
         self.announced = true;
@@ -305,7 +305,7 @@ impl Consumer {
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written an impossible position into the ring;
-    /// [`ShmError::System`] if the peer cannot be woken.
+    /// [`ShmError::System`] if the system cannot wake the peer.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.rise();
         let mut done = 0;

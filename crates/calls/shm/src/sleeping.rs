@@ -10,7 +10,7 @@
 //! ```
 //!
 //! One of the two fences is first. If the sleeper's fence is first, the other side sees the flag.
-//! Otherwise the sleeper sees the published bytes. Both may happen: then one wake-up is spurious.
+//! Otherwise the sleeper sees what was published. Both may happen: then one wake-up is spurious.
 //! While no side sleeps, no side signals, so a busy ring needs no system call.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -60,7 +60,7 @@ pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
     flag.exchange(AWAKE) == AWAKE
 }
 
-/// `true` if the other side must be woken, after bytes were published.
+/// `true` if the other side must be woken, after a position was published.
 ///
 /// The result is `true` at most once for each sleep of the other side.
 pub(crate) fn must_wake<F: Flag>(flag: &F) -> bool {
@@ -140,7 +140,7 @@ mod tests {
         });
     }
 
-    /// Checks two sleeps in a row, as of a reader that is faster than the writer.
+    /// Checks two sleeps in a row, as with a reader that is faster than the writer.
     #[test]
     fn who_rises_and_sleeps_again_is_rung_for_again() {
         loom::model(|| {

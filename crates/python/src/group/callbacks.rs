@@ -1,6 +1,7 @@
 //! Callbacks at the end of an operation.
 //!
-//! They run on the thread of the operations, or immediately if the operation has already ended.
+//! They run on the thread that ends the operation. If the operation has already ended, they run
+//! immediately on the thread that registers them.
 
 use std::cell::Cell;
 

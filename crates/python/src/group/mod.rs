@@ -77,6 +77,8 @@ struct Shared {
     /// Number of collective operations that were called.
     calls: AtomicU64,
     /// Source location at which the group was closed.
+    ///
+    /// At the end of the interpreter, this is a text instead.
     closed: Mutex<Option<String>>,
 }
 

@@ -98,7 +98,7 @@ pub(super) fn finish(
         while !work.wait(SLICE) {
             if signals::is_raised() {
                 interrupt();
-                // This ends the operation, which still has the memory.
+                // The interrupt ends the operation, which still has the memory.
                 work.wait(FOREVER);
             }
         }

@@ -105,7 +105,8 @@ impl Pending {
             self.arrived.notify_all();
         }
         self.room.notify();
-        // This works without the interpreter. A closed queue drops the object later.
+        // This works without the interpreter. If the queue is closed, pyo3 releases the object
+        // once a thread is attached.
         if let Some(watcher) = watcher {
             let _ = self.done.push(watcher);
         }

@@ -1,8 +1,8 @@
 //! Calls between workers: the agent below `rdzv.rpc`.
 //!
-//! No thread of Rust attaches to the interpreter, except in calls of a store that is an object of
-//! Python. Arriving calls, and completed futures with a watcher, are put into queues, and threads
-//! of Python take them from there. Python manages its threads at the end of the interpreter.
+//! No thread of the agent attaches to the interpreter, except in calls of a store that is an object
+//! of Python. Arriving calls, and completed futures with a watcher, are put into queues. Threads of
+//! Python take them from there. Python manages its threads at the end of the interpreter.
 //!
 //! | file | content |
 //! |---|---|
@@ -497,7 +497,7 @@ impl AgentObject {
         set.map_err(|error| of_rpc(py, &error))
     }
 
-    /// Returns the counters and the connections.
+    /// Returns the counters, the connections and facts about the devices.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.0.get()?;
         let traffic = detach(py, || inner.agent.traffic());

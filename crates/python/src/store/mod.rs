@@ -433,7 +433,10 @@ impl StoreObject {
         Ok(self.open()?.has_extended_api())
     }
 
-    /// Appends an item to a queue. Queues and keys have separate name spaces.
+    /// Appends an item to a queue.
+    ///
+    /// Queues and keys have separate name spaces, but ``check`` and ``wait`` also accept a queue
+    /// with items as an existing key.
     ///
     /// Args:
     ///     key (str): name of the queue.

@@ -52,10 +52,10 @@ pub(super) struct Request {
     pub(super) below: Option<(Arc<TcpStore>, Vec<String>)>,
     pub(super) keys: Vec<String>,
     pub(super) timeout: Duration,
-    /// Called on a thread of this module at the end of the wait.
+    /// Function that the waiting thread calls at the end of the wait.
     ///
-    /// The arguments are the value and the exception. Each may be None. The call is possible even
-    /// after a cancellation.
+    /// The arguments are the value and the exception. Each may be None. A cancelled wait at a
+    /// server does not call it.
     pub(super) done: Py<PyAny>,
 }
 
@@ -186,7 +186,9 @@ thread_local! {
 }
 
 impl Blocked {
-    /// Starts the thread; `None` after a failure, which was reported to the owner.
+    /// Starts the thread; `None` after a failure.
+    ///
+    /// The owner has been notified of the failure, unless the interpreter has exited.
     fn begin(number: u64, request: Request) -> Option<Self> {
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_cancelled);

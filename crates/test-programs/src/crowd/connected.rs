@@ -16,13 +16,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
-/// Time limit for the answer if there is only one address.
+/// Time limit of each step if there is only one address.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Token of standard input.
 pub(super) const STDIN: u64 = u64::MAX;
 
-/// Longest time between two checks of the deadlines.
+/// Maximum wait for events before a check of the deadlines.
 pub(super) const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,

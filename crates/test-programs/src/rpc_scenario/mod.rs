@@ -96,7 +96,7 @@ enum Command {
     Exit,
 }
 
-/// Default timeout of operations, for tests that set no timeout.
+/// Time limit of waits for which a command has no limit.
 const LONG: Duration = Duration::from_secs(20);
 
 /// State of the worker.

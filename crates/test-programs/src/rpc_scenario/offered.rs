@@ -149,7 +149,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
     references::with_methods(tensors::with_methods(methods))
 }
 
-/// Returns one of ten errors that differ.
+/// Returns one of nine different errors, or panics.
 fn failure(how: u8) -> Box<dyn Error + Send + Sync> {
     #[derive(Debug, thiserror::Error)]
     #[error("Größe {size} ist zu groß\nzweite Zeile: 次の行")]

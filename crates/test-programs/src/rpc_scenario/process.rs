@@ -25,7 +25,7 @@ fn bytes() -> usize {
     kibibytes.map_or(0, |number| number.parse().unwrap_or(0)) * 1024
 }
 
-/// Waits until there are at most this many threads.
+/// Waits until there are at most this many threads, or the time is over.
 /// Threads end some time after their work, and no event reports that.
 pub(crate) fn settle(threads: usize, within: Duration) {
     let begun = Instant::now();

@@ -326,8 +326,6 @@ impl Pair {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// A rank sends with a tag.
-    ///
-    /// In the end the other rank gets the same number of receives.
     Send(usize, u32),
     /// A rank receives with a tag, from the other rank or from any rank.
     Receive(usize, u32, bool),

@@ -124,9 +124,10 @@ impl Mesh {
         }
     }
 
-    /// Returns the spin budget of this rank.
+    /// Returns the spin budget for the current operation.
     ///
-    /// A rank that spins beside a computing thread occupies the processor for that time.
+    /// A rank that spins beside a computing thread keeps its processor, so it has a separate
+    /// budget.
     fn spin(&self) -> &SpinBudget {
         &self.spin[usize::from(self.beside)]
     }

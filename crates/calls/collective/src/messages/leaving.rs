@@ -6,7 +6,7 @@ use crate::matching;
 use crate::outbound::Outbound;
 use crate::wire::{Envelope, Frame};
 
-/// Number of pieces to send before the turn of the next connection.
+/// Maximum number of pieces to send before the turn of the next connection.
 const PIECES: usize = 16;
 
 /// Dialled connection to a peer, and the messages that it carries.

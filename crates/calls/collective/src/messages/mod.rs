@@ -111,7 +111,10 @@ enum Stage {
         commands: Sender<Command>,
         thread: JoinHandle<()>,
     },
-    /// The rank has left the group, the group is broken, or no thread could start.
+    /// No thread runs any more, or none has started.
+    ///
+    /// The rank has left the group, the group broke before its first message, or the thread could
+    /// not start.
     Ended,
 }
 
@@ -154,8 +157,9 @@ impl PointToPoint {
     /// # Errors
     ///
     /// [`CollectiveError::Argument`] if the rank does not exist or is this one,
-    /// [`CollectiveError::Broken`] if the group is broken, [`CollectiveError::System`] if the
-    /// system cannot start a thread. The work reports other errors.
+    /// [`CollectiveError::Broken`] if the group is broken or this rank has left it,
+    /// [`CollectiveError::System`] if the system cannot start a thread. The work reports other
+    /// errors.
     pub fn send<B: SendBuffer>(&self, buffer: B, to: u32, tag: u32) -> Result<Work<B>> {
         self.check_other("send to", to)?;
         let (element, length) = (buffer.element(), buffer.bytes().len());
@@ -173,8 +177,8 @@ impl PointToPoint {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`send`](Self::send), and [`CollectiveError::Argument`] in a group of
-    /// one rank.
+    /// Returns the errors of [`send`](Self::send), and [`CollectiveError::Argument`] if the group
+    /// has no other rank.
     pub fn receive<B: ReceiveBuffer>(
         &self,
         mut buffer: B,

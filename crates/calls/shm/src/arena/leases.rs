@@ -159,7 +159,7 @@ impl Leases {
         self.poll(&mut self.theirs.lock())
     }
 
-    /// Forgets the arenas and leases of this connection, at its end.
+    /// Forgets the arenas that both sides have passed.
     ///
     /// Leases that the peer still has last until it closes its liveness socket. The liveness socket
     /// of this process is closed when the last bytes of the peer are dropped.

@@ -157,7 +157,7 @@ impl Driver {
         self.fail(failed, None);
     }
 
-    /// Ends the operations whose time limit has passed.
+    /// Ends the group if the time limit of an operation has passed.
     pub(super) fn end_late_transfers(&mut self) {
         let now = Instant::now();
         if self.deadlines.first().is_none_or(|(first, _)| *first > now) {

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `wait.rs` | the wait for events |
 //! | `peers.rs` | reads and writes of the connections |
-//! | `end.rs` | failures, time limits, and leaving |
+//! | `end.rs` | failures, time limits, and leaving, with its wait |
 
 mod end;
 mod peers;
@@ -61,7 +61,7 @@ pub(super) struct Driver {
     /// After that, nothing is sent or received.
     has_ended: bool,
     spin: SpinBudget,
-    /// Number of spins since everything was polled.
+    /// Number of turns since everything was polled.
     awake_turns: u32,
     /// Spin that was too short, until the end of the following sleep.
     asleep_since: Option<SpinWait>,
@@ -87,7 +87,7 @@ impl Peer {
             || arriving.is_some_and(|one| one.inbound.doorbell().is_some())
     }
 
-    /// `true` if values can be written to the peer's ring.
+    /// `true` if values are to be written to the peer's ring, and it has space.
     ///
     /// A spinning caller can repeat this check.
     fn has_space(&mut self) -> bool {

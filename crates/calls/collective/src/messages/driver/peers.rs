@@ -11,10 +11,10 @@ use crate::outbound::Outbound;
 use crate::running::{Named, shown};
 use crate::wire::{Envelope, Frame, Sent};
 
-/// Bytes to read from a connection before the turn of the next one.
+/// Number of read bytes after which the next connection has its turn.
 const TURN: usize = 1024 * 1024;
 
-/// Number of reads of a connection before the turn of the next one.
+/// Maximum number of reads of a connection before the turn of the next one.
 const READS: usize = 256;
 
 impl Driver {
@@ -50,7 +50,7 @@ impl Driver {
         }
     }
 
-    /// Sends as much as a peer can take; ends the sends whose values were sent.
+    /// Sends what a peer can take in one turn, and ends the completed sends.
     pub(super) fn send_to(&mut self, rank: u32) {
         let longest = match &self.endpoints[rank as usize].local {
             Some(_) => LOCAL_MESSAGE,

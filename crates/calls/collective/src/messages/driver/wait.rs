@@ -1,4 +1,4 @@
-//! Wait of the driver for events, until the rank leaves the group.
+//! Wait of the driver for events, until this rank leaves the group.
 //!
 //! The driver waits for commands, for data, for space, and for peers that connect or leave.
 
@@ -12,7 +12,7 @@ use super::{Driver, Peer};
 use crate::error::CollectiveError;
 use crate::polling::{Polling, Source};
 
-/// Number of spins after which everything is polled once.
+/// Number of turns; the last one polls everything instead of spinning.
 ///
 /// Every turn checks for commands, but only a poll detects interruption, and peers that connect or
 /// leave.
