@@ -110,7 +110,7 @@ if TYPE_CHECKING:
         hang_timeout: _Seconds
         """Seconds without progress that count as a hang (0 disables). Default ``0``."""
         heartbeat_timeout: _Text
-        """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
+        """Maximum seconds between heartbeats, such as 30 or init=600,step=30."""
         hook_timeout: _Seconds
         """Time limit of the --on-failure and --on-restart commands, in seconds. Default ``30``."""
         in_process: bool | None

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-/// Time after the last planned event and two last calls until all are together.
+/// Maximum time until all agents are together.
 ///
-/// It covers the time after which nodes are lost, the stop of the workers, and one more join
-/// because of each.
+/// It begins two last-call timeouts after the last planned event. It covers the time after which
+/// nodes are lost, the stop of the workers, and one more join because of each.
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(240);
 
 /// Maximum average number of events of one agent in a second of virtual time.

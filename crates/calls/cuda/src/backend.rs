@@ -267,7 +267,7 @@ fn failed(what: &str, fault: &Fault) -> RpcError {
     RpcError::new(RpcErrorKind::InvalidArgument, text)
 }
 
-/// Event of memory whose copies are ordered by streams.
+/// Event for memory whose later uses the streams order: nothing waits for it.
 #[derive(Debug)]
 struct Ordered;
 

@@ -13,8 +13,8 @@
 //!   block is free ◄── bytes of the description are released, when the copy is done ──┘
 //! ```
 //!
-//! - A block of a segment has the same offset as a block of an [`Arena`](rdzv_rpc::Arena). The
-//!   description of the block is in the arena, and most pages of the arena are never used. A block
+//! - Each segment has an [`Arena`](rdzv_rpc::Arena) with blocks at the same offsets. The
+//!   description of a block is in the arena, and most pages of the arena are never used. A block
 //!   of a segment is therefore free when the arena says so: after the last release by a peer, or
 //!   after the death of the peer.
 //! - A peer opens a segment once for each of its devices, when it gets the *card* of the segment.

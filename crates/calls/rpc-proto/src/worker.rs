@@ -37,7 +37,7 @@ impl WorkerName {
     ///
     /// # Errors
     ///
-    /// [`BadName`] if the name is empty or too long, or contains another character.
+    /// [`BadName`] if the name is empty or too long, or contains a character that is not allowed.
     pub fn new(name: impl Into<String>) -> Result<Self, BadName> {
         let name = name.into();
         let legal = |letter: u8| letter.is_ascii_alphanumeric() || b"-_:".contains(&letter);

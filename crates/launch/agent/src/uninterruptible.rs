@@ -1,7 +1,8 @@
 //! Checks of the workers' state letters in `/proc`, if enabled.
 //!
-//! The kernel sends no notification when a process enters the uninterruptible sleep. This module
-//! therefore polls at a quarter of the limit, between 20 ms and 1 s, while the group is healthy.
+//! The kernel sends no notification when a process enters the uninterruptible sleep. While
+//! the group is healthy, this module therefore polls at an interval of a quarter of the limit, but
+//! at least 20 ms and at most 1 s.
 //! [`rdzv_agent_proto::hang::uninterruptible`] interprets the letters.
 
 use std::future::pending;

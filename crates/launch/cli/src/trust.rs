@@ -42,7 +42,7 @@ pub(crate) struct TrustArgs {
     /// Agents, stores and clients of rdzv prove to one another on every connection that they have
     /// the token. They never send it. The token has at least 16 bytes; `rdzv token` creates one.
     /// Without this flag, RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token.
-    /// `rdzv run` gives workers the path in RDZV_JOB_TOKEN_FILE.
+    /// `rdzv run` sets RDZV_JOB_TOKEN_FILE to this path for workers.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 

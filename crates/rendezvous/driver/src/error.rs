@@ -165,7 +165,7 @@ pub enum RendezvousError {
     Unreachable {
         /// Description of the problem at the endpoint.
         what: String,
-        /// Kind and address of the endpoint.
+        /// Description of the endpoint, usually its kind and address.
         endpoint: String,
         /// Time that this node spent trying to reach the endpoint.
         elapsed: Option<Duration>,

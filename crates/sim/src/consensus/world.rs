@@ -169,7 +169,7 @@ impl World {
 
     /// Starts a process in an empty slot.
     ///
-    /// It is one of the first voters if `first` contains them.
+    /// `first` lists the first voters, if the process is one of them: the one at index `slot`.
     pub(super) fn start(&mut self, slot: usize, first: Option<&[VoterId]>) {
         if self.slots[slot].is_some() {
             return;

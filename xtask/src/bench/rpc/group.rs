@@ -65,7 +65,7 @@ impl Group {
         answer.with_context(|| format!("no answer from rank 0 to '{what}'"))
     }
 
-    /// Waits for all workers to exit. Fails unless each one exits with 0.
+    /// Waits for the workers to exit. Fails at the first exit code other than 0.
     pub(super) fn end(self) -> anyhow::Result<()> {
         for (rank, worker) in self.workers.into_iter().enumerate() {
             let status = worker.end()?;

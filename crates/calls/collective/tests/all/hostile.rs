@@ -15,7 +15,8 @@ use rdzv_store::Store;
 
 /// Returns a frame of messages with elements of type `u8`.
 ///
-/// The fields are kind, tag, length that follows, number, and elements.
+/// The fields are the kind, the tag, the length of the payload in bytes, the number of the message,
+/// and the number of elements.
 fn frame(kind: u8, tag: u32, payload: u32, number: u64, elements: u64) -> Vec<u8> {
     let mut bytes = b"RZPF".to_vec();
     bytes.extend([kind, 0, 1, 0]);

@@ -24,7 +24,7 @@ pub struct Coverage {
     pub block: usize,
     /// Repeats of the block, the slowest first.
     ///
-    /// From [`of`](Self::of): the widest step first; empty if there are no gaps.
+    /// In the result of [`of`](Self::of), the widest step is first, and an empty list means no gaps.
     pub repeats: Vec<Repeat>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Part {
     pub(crate) bytes: Bytes,
 }
 
-/// The writing end and the data that could not be written yet.
+/// The writing end and the data that has not been written yet.
 pub(crate) struct Writer {
     half: Box<dyn WriteHalf>,
     /// Pieces in order; parts are shared with their owner, not copied.

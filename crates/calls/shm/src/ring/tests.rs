@@ -48,7 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     /// Compares the ring with a queue.
     ///
-    /// The doorbell rings exactly when there is a reason.
+    /// The doorbell rings exactly when a sleeping side can continue.
     #[test]
     fn it_is_a_queue_of_bytes(steps in steps(), to_the_end in 0..20_000_u64, from_zero: bool) {
         const CAPACITY: usize = 4096;

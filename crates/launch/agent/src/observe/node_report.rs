@@ -134,7 +134,7 @@ pub struct RestartRow {
     pub rendezvous: f64,
     /// Time from the rendezvous to the start of the last worker.
     pub start: f64,
-    /// Time from there to the first step; `None` if it is not known.
+    /// Time from the start of the last worker to the first step; `None` if unknown.
     pub first_step: Option<f64>,
 }
 

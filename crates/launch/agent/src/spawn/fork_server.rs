@@ -50,7 +50,7 @@ const SERVER: &str = include_str!("fork_server.py");
 /// Answer of a server that has imported the modules.
 const READY: &[u8] = b"+";
 
-/// Time for the server to fork a worker.
+/// Limit on the time in which the server forks a worker.
 /// A fork takes milliseconds. A server that takes longer is stopped, or the machine has no memory.
 const FORK_WITHIN: Timespec = Timespec {
     tv_sec: 5,

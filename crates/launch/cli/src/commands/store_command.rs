@@ -103,9 +103,9 @@ pub(crate) struct StoreArgs {
 
     /// Serve health, metrics and status over HTTP at this address.
     ///
-    /// `/` is 200 while the store makes progress, and 503 otherwise. `/metrics` is for Prometheus.
-    /// `/status` shows the coordinator's group of voters as JSON. A port without a host is served
-    /// on 127.0.0.1. Port 0 selects a free port; with LOGLEVEL=INFO, the store logs it.
+    /// `/` returns 200 while the store makes progress, and 503 otherwise. `/metrics` is for
+    /// Prometheus. `/status` shows the coordinator's group of voters as JSON. A port without a host
+    /// is served on 127.0.0.1. Port 0 selects a free port; with LOGLEVEL=INFO, the store logs it.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 

@@ -39,7 +39,7 @@ pub(crate) struct DemoArgs {
         value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
 
-    /// Kill no worker; the result is identical to the last bit.
+    /// Kill no worker. The final loss is bit-for-bit the same.
     #[arg(long)]
     no_kill: bool,
 }

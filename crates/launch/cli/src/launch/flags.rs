@@ -55,8 +55,8 @@ pub(crate) struct RunArgs {
 
     /// Destination of events: null, console or dynamic_rendezvous.
     ///
-    /// `console` prints each event of torchelastic on stderr, as a JSON object, unless LOGLEVEL is
-    /// above INFO. The other two print nothing.
+    /// `console` prints each torchelastic event on stderr, as a JSON object, unless LOGLEVEL is set
+    /// to a level above INFO. The other two print nothing.
     #[arg(long, value_name = "HANDLER", default_value = "null")]
     pub(super) event_log_handler: String,
 

@@ -27,7 +27,7 @@ pub(crate) struct HangArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     hang_timeout: f64,
 
-    /// Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300.
+    /// Maximum seconds between heartbeats, such as 30 or init=600,step=30.
     ///
     /// Workers write lines to the named pipe RDZV_HEARTBEAT. The first word of a line is the phase
     /// that the worker enters. The limit of that phase applies until the next line. A number

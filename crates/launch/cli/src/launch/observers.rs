@@ -40,11 +40,11 @@ pub(crate) struct ObserveArgs {
 
     /// Serve health, metrics and status over HTTP at this address.
     ///
-    /// `/` is 200 while the agent's own threads make progress, and 503 otherwise; a browser gets
-    /// the page of the job instead. `/metrics` is for Prometheus. `/status` shows the worker group
-    /// and the coordinator's group as JSON. A port without a host is served on 127.0.0.1. Port 0
-    /// selects a free port; with LOGLEVEL=INFO, the agent logs it. TORCHELASTIC_HEALTH_CHECK_PORT
-    /// serves only `/`, on all addresses.
+    /// `/` returns 200 while the agent's own threads make progress, and 503 otherwise. A browser
+    /// gets the page of the job instead. `/metrics` is for Prometheus. `/status` shows the worker
+    /// group and the coordinator's group as JSON. A port without a host is served on 127.0.0.1.
+    /// Port 0 selects a free port; with LOGLEVEL=INFO, the agent logs it. The port in
+    /// TORCHELASTIC_HEALTH_CHECK_PORT serves only health, on all addresses.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 

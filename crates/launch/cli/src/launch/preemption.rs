@@ -41,9 +41,9 @@ pub(crate) struct PreemptionArgs {
 
     /// Requeue the Slurm job after the notice (`scontrol requeue`)
     ///
-    /// The agent of task 0 requeues the job once its workers have exited in order. This ends the
-    /// rest of the job immediately. A batch script can wait for all nodes instead: see
-    /// docs/slurm.md.
+    /// The agent of task 0 requeues the job after all of its workers have exited with 0, or because
+    /// of the notice or SIGTERM. This ends the rest of the job immediately. A batch script can wait
+    /// for all nodes instead: see docs/slurm.md.
     #[arg(long)]
     requeue_on_preempt: bool,
 }

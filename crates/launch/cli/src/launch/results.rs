@@ -66,7 +66,7 @@ pub(crate) struct ReportArgs {
     ///
     /// The reason is a failure of workers on any node, or a change of the nodes. The command gets
     /// the report as JSON on its stdin, with the outcome `restarting`. It runs beside the restart
-    /// and never delays it.
+    /// and never delays it. It does not run on a node whose agent was killed (--agent-restarts).
     #[arg(long, value_name = "COMMAND")]
     on_restart: Option<String>,
 

@@ -54,13 +54,13 @@ pub(crate) struct OutputArgs {
 
     /// Copy teed stdout lines with one of these texts to filtered_stdout.log.
     ///
-    /// Separate the texts by commas; a double comma is a comma in a text.
+    /// Separate the texts by commas. Write a comma in a text as two commas.
     #[arg(long, value_name = "TEXT,...")]
     duplicate_stdout_filters: Option<String>,
 
     /// Copy teed stderr lines with one of these texts to filtered_stderr.log.
     ///
-    /// Separate the texts by commas; a double comma is a comma in a text.
+    /// Separate the texts by commas. Write a comma in a text as two commas.
     #[arg(long, value_name = "TEXT,...")]
     duplicate_stderr_filters: Option<String>,
 }

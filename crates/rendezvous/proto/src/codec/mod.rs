@@ -119,7 +119,7 @@ pub enum CodecError {
         name: &'static str,
     },
     /// The pickle expands to more than the limits allow.
-    #[error("in the rendezvous state, {part} is invalid: {problem}")]
+    #[error("the rendezvous state exceeds a limit at {part}: {problem}")]
     Unfolds {
         /// The part.
         part: String,

@@ -184,8 +184,9 @@ impl Voter {
 
     /// Returns a wait for the processes that are missing at the endpoints.
     ///
-    /// A process at each endpoint is needed to found a group, or to continue one from memory. A
-    /// process that was invited, or that has only learned, waits like any other agent.
+    /// Founding a group needs a process at each endpoint. Continuing one from memory needs one at
+    /// the address of each remembered voter. A process that was invited, or that has only learned,
+    /// waits like any other agent.
     fn wait_for_all(&self) -> Option<Wait> {
         let has_voted = |open: &OpenGroup| open.memory.as_ref().is_some_and(|memory| memory.votes);
         if self.open.as_ref().is_some_and(|open| !has_voted(open)) {

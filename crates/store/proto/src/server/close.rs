@@ -121,7 +121,7 @@ pub enum CloseReason {
         limit: usize,
     },
     /// Too many replies were unread when the store was emptied.
-    #[error("it had not read {unsent} bytes of replies when the store was cleared")]
+    #[error("it had not read replies of {unsent} bytes of memory when the store was cleared")]
     Unread {
         /// Bytes of replies that the peer had not read.
         unsent: usize,

@@ -10,9 +10,9 @@
 //! * The coordinator does not notify them that their round is over. It declares no member lost,
 //!   because an agent that is not here may be there. New agents wait.
 //! * The coordinator writes no record. So after a restart, it finds the members in the same state.
-//! * The state ends when the previous coordinator has certainly ended. Either the user confirms its
-//!   end (`Origin::recover`, with a new process), or a member has reached it at one of this
-//!   coordinator's addresses. Then a recovery without a record follows.
+//! * The state ends once it is certain that the previous coordinator has ended. Either the user
+//!   confirms its end (`Origin::recover`, with a new process), or a member has reached it at one of
+//!   this coordinator's addresses. Then a recovery without a record follows.
 //!
 //! A coordinator with a separate round in the run does not wait, because there are two clusters. It
 //! notifies members of the other cluster that their round is over. An elected coordinator does not

@@ -86,7 +86,7 @@ impl Effect {
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
-    /// Start of the coordinator; `None` if no other coordinator follows it.
+    /// Time at which the coordinator started; `None` if it is not restartable.
     began: Option<Mono>,
     origin: Origin,
     /// Settings of the run, from the first native agent.

@@ -104,7 +104,7 @@ pub const PROBE_VOTER: u32 = 0x327A_6452;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WireError {
     /// The fields are truncated.
-    #[error("it ends in the middle of {0}")]
+    #[error("it is truncated: {0} is incomplete or missing")]
     Short(&'static str),
     /// A text is not UTF-8.
     #[error("{0} is not UTF-8")]

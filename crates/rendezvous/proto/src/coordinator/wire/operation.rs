@@ -385,7 +385,7 @@ impl Reattach {
             epoch: fields.u32("the last coordinator")?,
             address: fields.host("the last coordinator")?,
         };
-        let standing = fields.u8("whether it holds a round")?;
+        let standing = fields.u8("the kind of the held round")?;
         let round = match standing {
             NONE | LEAVES => None,
             _ => Some(HeldRound::read(fields)?),

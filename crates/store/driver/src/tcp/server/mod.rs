@@ -224,7 +224,7 @@ impl TcpStoreServer {
     }
 
     /// Stops accepting connections, and stops once all clients have left.
-    /// The server stops after `linger` at the latest, or later if its extension does not let it end
+    /// The server stops after `linger` at the latest, unless its extension delays the end
     /// ([`Extension::has_ended`]). Replies that were already written are not lost.
     pub fn shutdown(mut self, linger: Duration) {
         self.end(linger);

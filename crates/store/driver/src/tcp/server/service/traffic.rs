@@ -65,7 +65,7 @@ impl Service {
     }
 
     /// Closes connections without a request, if descriptors are scarce.
-    /// All data of this iteration has been read by now.
+    /// Each connection that was reported as readable in this iteration has been read once.
     pub(super) fn make_room(&mut self) {
         let Some(beyond) = self.descriptors.take_beyond() else {
             return;
