@@ -306,7 +306,7 @@ impl Event {
                 }
             }
             9 => Self::Status {
-                closed: fields.flag("whether the run is closed")?,
+                closed: fields.flag("the flag of a closed run")?,
                 waiting: fields.u32("the number of waiting nodes")?,
             },
             10 => {
@@ -335,7 +335,7 @@ impl Event {
                 number: fields.u64("the number of the question")?,
             },
             15 => {
-                let invites = fields.flag("whether the agent is to vote")?;
+                let invites = fields.flag("the flag of an invitation")?;
                 let voters = fields.u8("the number of voters")?;
                 let count = fields.u8("the voters")?;
                 let mut address = || fields.host("the address of a voter");
@@ -348,7 +348,7 @@ impl Event {
             }
             16 => Self::Fence {
                 round: fields.u64("the round")?,
-                acts: fields.flag("whether it has a fence")?,
+                acts: fields.flag("the flag of the fence")?,
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -376,7 +376,7 @@ fn write_arrived(out: &mut Vec<u8>, arrived: &Arrived) {
 
 fn read_arrived(fields: &mut Fields<'_>) -> Result<Arrived, WireError> {
     let nodes = fields.u32("the number of joined nodes")?;
-    let is_spare = fields.flag("whether the agent is in reserve")?;
+    let is_spare = fields.flag("the flag of a spare agent")?;
     let count = fields.u8("the joined hosts")?;
     let mut host = || fields.sentence("a joined host");
     let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
