@@ -142,7 +142,7 @@ if TYPE_CHECKING:
         numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None
         """Bind workers to the processors near their device."""
         on_failure: _Text
-        """Run this command (for sh) after the job has failed."""
+        """Run this command (for sh) after the run has failed on this node."""
         on_restart: _Text
         """Run this command (for sh) whenever the workers restart."""
         preempt_exit_code: int | str | None

@@ -180,7 +180,7 @@ pub enum AgentEvent {
     Hang {
         /// Time of the event.
         at: Wall,
-        /// Workers that hang, the reason, the stacks of all workers, and the action.
+        /// Workers that hang, the reason, stacks of this node, and the action.
         report: HangReport,
     },
     /// A reported hang is over.

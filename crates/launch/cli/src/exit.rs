@@ -18,7 +18,7 @@
 //! | 0 | as above |
 //! | 1 to 255 | the exit code of the worker that failed first, on any node |
 //! | 128 + n | signal n ended that worker; or the handled signal n ended the run |
-//! | 69 | the rendezvous (coordinator or store) was unreachable or lost, or the run was closed |
+//! | 69 | the rendezvous (coordinator or store) was unreachable, or the run was closed |
 //! | 70 | the agent failed in another way |
 //! | 71 | a system call that the agent needs failed |
 //! | 73 | log files could not be created |

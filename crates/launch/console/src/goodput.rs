@@ -12,7 +12,8 @@ use crate::quantity::time;
 const LEAST: f64 = 0.05;
 
 /// Returns the sentence about the time of a node by class, in seconds.
-/// For example: `goodput 93 % on this node: 2 h 01 min running, 30 s starting, 12 s repeated`.
+/// For example:
+/// `goodput 93 % on this node: 2 h 01 min running, 30 s starting, 8 min 32 s repeated`.
 pub fn sentence(seconds: &BTreeMap<TimeClass, f64>) -> String {
     let all: f64 = seconds.values().sum();
     let running = seconds.get(&TimeClass::Running).copied().unwrap_or(0.0);

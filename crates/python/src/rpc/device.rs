@@ -41,7 +41,7 @@ impl DeviceTensor {
         Self(Own::new(tensor))
     }
 
-    /// Returns the tensor, for a message.
+    /// Returns the tensor. Fails in a forked child.
     pub(super) fn tensor(&self) -> PyResult<Tensor> {
         self.0.get("DeviceTensor").cloned()
     }

@@ -28,7 +28,7 @@ pub(crate) const HOLD: Method<(), i64> = Method::new("scenario.hold");
 pub(crate) const OPEN: Method<(), ()> = Method::new("scenario.open");
 /// Uses a thread for a short time: `counted`.
 pub(crate) const COUNT: Method<(), ()> = Method::new("scenario.count");
-/// Answers when an event has this count.
+/// Answers once an event has at least this count.
 pub(crate) const REACHED: Method<(String, u64), ()> = Method::new("scenario.reached");
 /// Records a number.
 pub(crate) const NOTE: Method<u64, ()> = Method::new("scenario.note");

@@ -1,4 +1,4 @@
-//! Shared buffers, which ranks of one host have beside their connections.
+//! Buffers that ranks of one host share, in addition to their connections.
 
 use std::io;
 

@@ -14,7 +14,7 @@ use crate::driver::{
 /// Process of the world.
 pub(super) type Process = u32;
 
-/// Devices of every process.
+/// Number of devices in each process.
 pub(super) const DEVICES: u32 = 2;
 
 /// Work in a stream.

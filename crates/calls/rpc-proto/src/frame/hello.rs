@@ -22,7 +22,7 @@ use crate::worker::WorkerInfo;
 
 /// Version of the protocol.
 ///
-/// In every version, the first two bytes of a hello contain this number.
+/// In every version, the first two bytes of a hello contain its version number.
 pub const PROTOCOL: u16 = 1;
 
 /// Number of random bytes from each side.

@@ -59,7 +59,7 @@ pub enum MetaError {
     },
     /// The indices do not exist in the dimension.
     #[error(
-        "the range {} to {} is outside dimension {dimension}, which has {}",
+        "the range {} to {} is not valid for dimension {dimension}, which has {}",
         range.start, range.end, count(.size, "element")
     )]
     OutOfRange {

@@ -19,7 +19,7 @@ const LIMIT: u32 = 5;
 /// It is the setting of the program for this (1 s), plus the time until the next check.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Time that processes of a busy machine may need to notice an event.
+/// Time that processes on a busy machine may need to notice an event.
 const SLACK: Duration = Duration::from_secs(6);
 
 /// Checks that the error of a lost call names the worker and the host.

@@ -60,7 +60,7 @@ pub enum RunError {
          second agent in a separate process"
     )]
     Busy,
-    /// A function's argument could not be passed, or its value could not be read.
+    /// The function's arguments or a worker's return value could not be passed on.
     #[error("the call of function '{function}' in the workers failed: {what}")]
     Function {
         /// Name of the function.

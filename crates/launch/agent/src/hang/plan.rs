@@ -15,7 +15,7 @@ pub struct HangPlan {
     pub watchdog: Option<PathBuf>,
     /// Heartbeats that workers send.
     pub heartbeat: Option<HeartbeatPlan>,
-    /// Limit on the time without progress of all workers; `None` = no check.
+    /// Maximum time in which no worker makes progress; `None` = no check.
     pub progress: Option<Duration>,
     /// Time for which a reported rank has been slow; `None` = no check.
     /// Needs [`HangPlan::heartbeat`], because it compares the heartbeats of the phase `step`. If

@@ -33,7 +33,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Creates a recorder whose dump is saved next to the error file of the worker.
+    /// Creates a recorder that saves its dump next to the worker's error file.
     pub(super) fn new(socket: PathBuf, error_file: Option<&Path>) -> Self {
         let file = error_file.map(|path| path.with_file_name("flight-recorder.json"));
         Self { socket, file }

@@ -66,7 +66,7 @@ pub struct HangReport {
     /// The reason is that all workers here may be waiting for one on another node.
     pub spared: bool,
     /// Action that follows.
-    /// An expired timer of the watchdog that has a signal stops its worker in any case.
+    /// An expired watchdog timer with a signal stops its worker, whatever the action is.
     pub action: HangAction,
 }
 

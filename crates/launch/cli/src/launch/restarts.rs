@@ -38,10 +38,10 @@ pub(crate) struct RestartArgs {
 
     /// Longest wait of a successful node for the other nodes.
     ///
-    /// Without the flag, such a node waits as long as the other nodes run. In a dynamic rendezvous,
-    /// its workers restart if those of another node restart or a node joins. After the limit, the
-    /// node ends with success and leaves the others. The link named torchrun and `rdzv
-    /// launch-compat` wait for 300 s, and never join again.
+    /// Without the flag, such a node waits as long as the other nodes run. With `rdzv run` and a
+    /// dynamic rendezvous, its workers restart if those of another node restart or a node joins.
+    /// After the limit, the node ends with success and leaves the others. The link named torchrun
+    /// and `rdzv launch-compat` wait for 300 s, and never join again.
     #[arg(long, value_name = "SECONDS", value_parser = number::float)]
     exit_barrier_timeout: Option<f64>,
 

@@ -54,7 +54,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "launcher|worker", default_value = "launcher")]
     exit_code: String,
 
-    /// Run this command (for sh) after the job has failed.
+    /// Run this command (for sh) after the run has failed on this node.
     ///
     /// The command gets the report of --report as JSON on its stdin, and its output goes to rdzv's
     /// stderr. It runs on each node whose run failed, but not after a signal to rdzv, a notice of

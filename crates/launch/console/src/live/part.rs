@@ -63,7 +63,7 @@ fn joined(first: &str, parts: &[Part]) -> String {
 }
 
 /// Returns the text unchanged, and with ever fewer names.
-/// The names are in parentheses at its end: `(a, b, c)`, `(a, b, 1 more)`, `(a, 2 more)`, and none.
+/// The names are in parentheses at its end. They become `(a, b, 1 more)`, `(a, 2 more)` or nothing.
 fn with_fewer_names(text: &str) -> Vec<String> {
     let mut forms = vec![text.to_owned()];
     let listed = text

@@ -123,7 +123,7 @@ pub trait SharedState: Send {
 pub enum Notice {
     /// The state may have changed.
     Changed,
-    /// These nodes have ended.
+    /// These nodes have ended without having left.
     Gone(Vec<NodeDesc>),
     /// The backend is no longer reachable.
     Lost(RendezvousError),

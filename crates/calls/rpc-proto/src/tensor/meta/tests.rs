@@ -40,12 +40,12 @@ fn what_is_no_view_is_refused() {
     let text = |result: Result<TensorMeta, MetaError>| result.unwrap_err().to_string();
     assert_eq!(
         text(matrix.slice(1, 2..7)),
-        "the range 2 to 7 is outside dimension 1, which has 6 elements"
+        "the range 2 to 7 is not valid for dimension 1, which has 6 elements"
     );
     assert_eq!(
         text(matrix.select(0, usize::MAX)),
         format!(
-            "the range {0} to {0} is outside dimension 0, which has 4 elements",
+            "the range {0} to {0} is not valid for dimension 0, which has 4 elements",
             usize::MAX
         )
     );
