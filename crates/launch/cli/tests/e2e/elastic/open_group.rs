@@ -177,15 +177,16 @@ fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
 fn await_three_voters(nodes: &[Running]) {
     let term = |node: &&Running| {
         let said = node.stderr.so_far();
-        let term = said.rsplit_once("this process coordinates the rendezvous (term ");
-        term.and_then(|(_, term)| term.split_once(')')?.0.parse::<u64>().ok())
+        let (_, said) = said.rsplit_once("this process coordinates the rendezvous")?;
+        let (term, _) = said.split_once("(term ")?.1.split_once(')')?;
+        term.parse::<u64>().ok()
     };
     let coordinator = nodes.iter().max_by_key(term).unwrap();
     let said = coordinator.stderr.so_far();
-    let has_fewer =
-        said.rfind("3 voters: ") < said.rfind("2 voters: ").max(said.rfind("1 voter: "));
+    let has_three =
+        said.rfind("3 voters: ") > said.rfind("2 voters: ").max(said.rfind("1 voter: "));
     let times = said.matches("3 voters: ").count();
-    (coordinator.stderr).await_text("3 voters: ", times + usize::from(has_fewer));
+    (coordinator.stderr).await_text("3 voters: ", times + usize::from(!has_three));
 }
 
 #[test]
